@@ -1,0 +1,127 @@
+"""The one loop: steps in chunks of ``lax.scan``, with monitors, stop and resume.
+
+The key of step t is ``fold_in(key, t)``, so neither the chunk length nor an interruption can
+change a bit of the answer.
+"""
+
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from nghvi._core.hybrid import HybridVI, Info, State
+from nghvi._core.model import LatentModel
+from nghvi._core.variational import Variational
+from nghvi._typing import Data, Key
+
+Q = TypeVar("Q", bound=Variational)
+
+
+class Fit(NamedTuple, Generic[Q]):
+    """A run so far. Hand it back to :func:`fit` as ``resume`` to go on."""
+
+    state: State[Q]
+    tail: Q
+    """Sum of the iterates inside the averaging window."""
+    tail_count: Array
+    step: int
+    trace: Info | None
+    """Leaves have a leading axis, one entry a step."""
+    stopped: bool
+    """A monitor ended the run before its last step."""
+
+    @property
+    def q(self) -> Q:
+        """The average over the window, or the last iterate where there is no window."""
+        count = int(self.tail_count)
+        if count == 0:
+            return self.state.q
+        return jax.tree.map(lambda x: x / count, self.tail)
+
+
+Monitor = Callable[[int, Info], bool]
+"""Called after every chunk with the step count and the trace so far; True stops the run."""
+
+
+def never_stop(step: int, trace: Info) -> bool:
+    """The monitor that watches nothing."""
+    return False
+
+
+def fit(
+    key: Key,
+    algorithm: HybridVI,
+    model: LatentModel,
+    data: Data,
+    q: Q,
+    *,
+    num_steps: int,
+    chunk: int = 100,
+    average_last: int = 0,
+    monitor: Monitor = never_stop,
+    resume: Fit[Q] | None = None,
+) -> Fit[Q]:
+    """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or go on with ``resume``."""
+    if resume is None:
+        state = _init(algorithm, jax.random.fold_in(key, num_steps), model, data, q)
+        nothing = jax.tree.map(jnp.zeros_like, q)
+        resume = Fit(state, nothing, jnp.zeros((), int), 0, None, False)
+    state, tail, tail_count, step, trace, _ = resume
+    window = jnp.asarray(num_steps - average_last)
+    stopped = False
+    while step < num_steps and not stopped:
+        length = min(chunk, num_steps - step)
+        carry = (state, tail, tail_count)
+        carry, info = _run_chunk(
+            algorithm, model, data, key, carry, jnp.asarray(step), jnp.asarray(length), window, chunk
+        )
+        state, tail, tail_count = carry
+        step += length
+        trace = _append(trace, info, length)
+        stopped = monitor(step, trace)
+    return Fit(state, tail, tail_count, step, trace, stopped)
+
+
+def _append(trace: Info | None, info: Info, length: int) -> Info:
+    new = jax.tree.map(lambda x: np.asarray(x)[:length], info)
+    return new if trace is None else jax.tree.map(lambda a, b: np.concatenate([a, b]), trace, new)
+
+
+@eqx.filter_jit
+def _init(algorithm: HybridVI, key: Key, model: LatentModel, data: Data, q: Q) -> State[Q]:
+    return algorithm.init(key, model, data, q)
+
+
+@eqx.filter_jit
+def _run_chunk(
+    algorithm: HybridVI,
+    model: LatentModel,
+    data: Data,
+    key: Key,
+    carry: tuple,
+    start: Array,
+    length: Array,
+    window: Array,
+    chunk: int,
+) -> tuple[tuple, Info]:
+    """``length <= chunk`` steps; a shorter last chunk is masked rather than compiled anew."""
+
+    def step(carry: tuple, t: Array) -> tuple[tuple, Info]:
+        state, tail, tail_count = carry
+        state, info = algorithm.step(jax.random.fold_in(key, t), state, model, data)
+        inside = t >= window
+        tail = jax.tree.map(lambda a, b: a + jnp.where(inside, b, 0.0), tail, state.q)
+        return (state, tail, tail_count + inside), info
+
+    def maybe_step(carry: tuple, i: Array) -> tuple[tuple, Info]:
+        shapes = jax.eval_shape(step, carry, start)[1]
+        blank = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return jax.lax.cond(
+            i < length, lambda c: step(c, start + i), lambda c: (c, blank), carry
+        )
+
+    return jax.lax.scan(maybe_step, carry, jnp.arange(chunk))

@@ -1,0 +1,110 @@
+"""Algorithm 1: one step of hybrid variational inference.
+
+The gradient of the ELBO is taken along the path (the score of q at fixed lambda), so that its
+noise vanishes as q approaches the posterior::
+
+    grad_lambda ELBO = E[ (d theta / d lambda)' (grad log g(theta, z) - grad log q(theta)) ]
+
+Signs: optax minimises, so gradients and directions are those of -ELBO.
+"""
+
+from typing import Generic, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from nghvi._core.direction import Direction
+from nghvi._core.draws import DrawScheme
+from nghvi._core.model import LatentModel
+from nghvi._core.score import Score
+from nghvi._core.variational import RemainingError, Variational
+from nghvi._linalg.damped_cg import SolveInfo
+from nghvi._linalg.tree import tree_norm
+from nghvi._typing import Data, Key, Latents, PyTree
+
+Q = TypeVar("Q", bound=Variational)
+
+
+class State(NamedTuple, Generic[Q]):
+    """What the next step needs."""
+
+    q: Q
+    latents: Latents
+    rule: PyTree
+
+
+class Info(NamedTuple):
+    """What a person may look at."""
+
+    log_target: Float[Array, ""]
+    log_q: Float[Array, ""]
+    bad_draws: Int[Array, ""]
+    gradient_norm: Float[Array, ""]
+    direction_norm: Float[Array, ""]
+    remaining: RemainingError
+    solve: SolveInfo
+
+
+class HybridVI(eqx.Module):
+    """Draws, score, direction and step rule; the four choices that make an algorithm."""
+
+    draws: DrawScheme
+    score: Score
+    direction: Direction
+    step_rule: optax.GradientTransformation = eqx.field(static=True)
+    batch: int | None = eqx.field(static=True, default=None)
+    """Draws evaluated side by side; None means all. Bounds memory, changes nothing else."""
+    every_error: bool = eqx.field(static=True, default=False)
+    """Trace the remaining error of every coordinate, not only the largest."""
+
+    def init(self, key: Key, model: LatentModel, data: Data, q: Q) -> State[Q]:
+        """State before the first step."""
+        latents = jax.vmap(
+            lambda key: self.score.init_latents(key, q.transport(jnp.zeros(q.noise_dim)), model, data)
+        )(jax.random.split(key, self.draws.count(q.noise_dim)))
+        return State(q, latents, self.step_rule.init(q))
+
+    def step(
+        self, key: Key, state: State[Q], model: LatentModel, data: Data
+    ) -> tuple[State[Q], Info]:
+        """One pass through Algorithm 1."""
+        q = state.q
+        gradient, latents, draws = self.gradient(key, q, state.latents, model, data)  # (a), (b)
+        direction, solve = self.direction(q, gradient)  # (c)
+        update, rule = self.step_rule.update(direction, state.rule, q)  # (d), (e)
+        moved = q.retract(self.direction.push(q, update))  # (f)
+        error = q.remaining_error(gradient)
+        error = error if self.every_error else error.largest()
+        info = Info(*draws, tree_norm(gradient), tree_norm(direction), error, solve)
+        return State(moved, latents, rule), info
+
+    def gradient(
+        self, key: Key, q: Q, latents: Latents, model: LatentModel, data: Data
+    ) -> tuple[Q, Latents, tuple[Array, Array, Array]]:
+        """Gradient of -ELBO in lambda; new latents; log target, log q and bad draws."""
+        key_theta, key_latents = jax.random.split(key)
+        noise = self.draws(key_theta, q.noise_dim)
+        theta = jax.vmap(q.transport)(noise)  # (a) theta = h(noise, lambda)
+        log_target, score, latents = self._scores(key_latents, theta, latents, model, data)  # (b)
+        log_q, score_q = jax.vmap(jax.value_and_grad(q.log_density))(theta)
+        good = jnp.isfinite(log_target) & jnp.all(jnp.isfinite(score), axis=1)
+        residual = jnp.where(good[:, None], score_q - score, 0.0)
+        target = jnp.sum(jnp.where(good, log_target, 0.0)) / jnp.maximum(jnp.sum(good), 1)
+        return q.pull_back(noise, residual), latents, (target, jnp.mean(log_q), jnp.sum(~good))
+
+    def _scores(
+        self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
+    ) -> tuple[Array, Array, Latents]:
+        """The score rule at every draw, at most ``batch`` of them side by side."""
+
+        def one(draw: tuple) -> tuple:
+            return self.score(draw[0], draw[1], draw[2], model, data)
+
+        draws = (jax.random.split(key, theta.shape[0]), theta, latents)
+        if self.batch is None or self.batch >= theta.shape[0]:
+            return jax.vmap(one)(draws)
+        return jax.lax.map(one, draws, batch_size=self.batch)
+

@@ -1,0 +1,78 @@
+"""What a latent variable model is to this library.
+
+The joint density is ``g(theta, z) = p(y | z, theta) p(z | theta) p(theta)``. A model states
+``log g``, Jacobians included, and a way to draw ``z`` from ``p(z | theta, y)``. A model whose
+latent variables can be integrated out also states ``log p(y | theta) + log p(theta)``.
+"""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from nghvi._typing import Data, Key, Latents, Params, Scalar
+
+
+class LatentModel(eqx.Module):
+    """A model with global parameters ``params`` (unconstrained) and latent variables.
+
+    Subclasses write these four methods for one parameter vector; batching over draws is done
+    by the library. ``data`` is whatever the model was written to read.
+    """
+
+    @abc.abstractmethod
+    def init_params(self, key: Key, data: Data) -> Params:
+        """A starting point: any pytree of float arrays."""
+
+    @abc.abstractmethod
+    def init_latents(self, key: Key, params: Params, data: Data) -> Latents:
+        """A starting point for :meth:`sample_latents`."""
+
+    @abc.abstractmethod
+    def log_joint(self, params: Params, latents: Latents, data: Data) -> Scalar:
+        """``log p(y, z | theta) + log p(theta)``, log-Jacobians of the transforms included.
+
+        The support of z must not depend on theta, else the gradient is biased.
+        """
+
+    @abc.abstractmethod
+    def sample_latents(self, key: Key, params: Params, latents: Latents, data: Data) -> Latents:
+        """Apply a Markov kernel that leaves ``p(z | theta, y)`` invariant.
+
+        An exact draw ignores ``latents``.
+        """
+
+
+class MarginalModel(LatentModel):
+    """A latent variable model whose latent variables can be integrated out."""
+
+    @abc.abstractmethod
+    def log_marginal(self, params: Params, data: Data) -> Scalar:
+        """``log p(y | theta) + log p(theta)``, log-Jacobians of the transforms included."""
+
+    @property
+    def marginal_is_exact(self) -> bool:
+        """Whether :meth:`log_marginal` is exact, or only good enough to start from."""
+        return True
+
+
+def parameter_dimension(model: LatentModel, data: Data) -> int:
+    """Number of scalars in theta."""
+    shapes = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def unraveller(model: LatentModel, data: Data) -> Callable[[Float[Array, " m"]], Params]:
+    """The map from the vector theta to the model's named parameters."""
+    shapes = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return ravel_pytree(zeros)[1]
+
+
+def initial_theta(key: Key, model: LatentModel, data: Data) -> Float[Array, " m"]:
+    """The model's starting point as one vector."""
+    return ravel_pytree(model.init_params(key, data))[0]

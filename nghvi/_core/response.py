@@ -1,0 +1,59 @@
+"""What a response distribution is: its support, density, mean and sampler given eta.
+
+A response is written for vectors of observations and knows nothing about inference. ``eta`` is
+the linear predictor (fixed plus random part); ``dispersion`` the response's own unconstrained
+parameters, an array of shape (num_dispersion,).
+"""
+
+import abc
+from typing import ClassVar
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from nghvi._typing import Key, Scalar
+
+
+class ResponseError(ValueError):
+    """The observations do not fit the response."""
+
+
+class Response(eqx.Module):
+    """The distribution of one observation given its linear predictor."""
+
+    name: ClassVar[str]
+    num_dispersion: ClassVar[int] = 0
+    dispersion_names: ClassVar[tuple[str, ...]] = ()
+    conjugate: ClassVar[bool] = False
+    """True if Gaussian effects are conjugate to it, so that they integrate out exactly."""
+
+    @abc.abstractmethod
+    def check(self, y: np.ndarray) -> None:
+        """Raise :class:`ResponseError` if y is outside the support."""
+
+    @abc.abstractmethod
+    def log_prior(self, dispersion: Float[Array, " c"]) -> Scalar:
+        """Log prior of the dispersion, Jacobian included; 0 where there is none."""
+
+    @abc.abstractmethod
+    def start(self, y: np.ndarray, fitted: np.ndarray) -> Float[Array, " c"]:
+        """A starting dispersion from the data and a first linear fit."""
+
+    @abc.abstractmethod
+    def log_prob(
+        self, y: Float[Array, "*n"], eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
+    ) -> Float[Array, "*n"]:
+        """Log density of each observation."""
+
+    @abc.abstractmethod
+    def sample(
+        self, key: Key, eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
+    ) -> Float[Array, "*n"]:
+        """Draw observations."""
+
+    @abc.abstractmethod
+    def mean(
+        self, eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
+    ) -> Float[Array, "*n"]:
+        """E[y | eta]."""

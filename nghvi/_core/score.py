@@ -1,0 +1,78 @@
+"""Where the score of theta comes from: z integrated out, or z drawn.
+
+Both estimate ``grad_theta log p(y, theta)``. ``Sampled`` rests on Fisher's identity,
+``grad log p(y, theta) = E[grad log g(theta, z) | theta, y]``: z is drawn outside the
+differentiated function, so it is never re-parametrised.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from nghvi._core.model import LatentModel, MarginalModel, unraveller
+from nghvi._typing import Data, Key, Latents, Scalar
+
+
+class Score(eqx.Module):
+    """A rule (key, theta, latents) -> (log target, its gradient, new latents), one theta."""
+
+    @abc.abstractmethod
+    def init_latents(
+        self, key: Key, theta: Float[Array, " m"], model: LatentModel, data: Data
+    ) -> Latents:
+        """What the rule carries from step to step."""
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        key: Key,
+        theta: Float[Array, " m"],
+        latents: Latents,
+        model: LatentModel,
+        data: Data,
+    ) -> tuple[Scalar, Float[Array, " m"], Latents]:
+        """Evaluate at one theta."""
+
+
+class Integrated(Score):
+    """log p(y, theta) with z integrated out; carries no latents."""
+
+    def init_latents(
+        self, key: Key, theta: Array, model: LatentModel, data: Data
+    ) -> Latents:
+        return ()
+
+    def __call__(
+        self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
+    ) -> tuple[Scalar, Array, Latents]:
+        if not isinstance(model, MarginalModel):
+            raise TypeError(
+                f"{type(model).__name__} has no log_marginal, so z cannot be integrated out: "
+                "derive it from MarginalModel, or use Sampled()."
+            )
+        unravel = unraveller(model, data)
+        value, score = jax.value_and_grad(
+            lambda theta: model.log_marginal(unravel(theta), data)
+        )(theta)
+        return value, score, ()
+
+
+class Sampled(Score):
+    """log g(theta, z) at one z drawn from p(z | theta, y)."""
+
+    def init_latents(
+        self, key: Key, theta: Array, model: LatentModel, data: Data
+    ) -> Latents:
+        return model.init_latents(key, unraveller(model, data)(theta), data)
+
+    def __call__(
+        self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
+    ) -> tuple[Scalar, Array, Latents]:
+        unravel = unraveller(model, data)
+        latents = model.sample_latents(key, unravel(theta), latents, data)
+        value, score = jax.value_and_grad(
+            lambda theta: model.log_joint(unravel(theta), latents, data)
+        )(theta)
+        return value, score, latents

@@ -1,0 +1,102 @@
+"""What a variational family q(theta) is to this library.
+
+A family is a frozen pytree whose leaves are exactly its free parameters lambda, so the step,
+the optimiser and the averages treat every family alike. It is written for one theta.
+"""
+
+import abc
+from typing import NamedTuple, Self, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
+from nghvi._typing import Scalar
+
+
+class RemainingError(NamedTuple):
+    """How far q is from its optimum, coordinate by coordinate, in units a person understands.
+
+    ``mean``: displacement of the mean that a full natural gradient step would make, in
+    posterior sds. ``scale``: relative change of the sd.
+    """
+
+    mean: Float[Array, " m"]
+    scale: Float[Array, " m"]
+
+    def largest(self) -> "RemainingError":
+        """The same with each part reduced to its largest absolute value."""
+        return RemainingError(jnp.max(jnp.abs(self.mean)), jnp.max(jnp.abs(self.scale)))
+
+
+class Variational(eqx.Module):
+    """A distribution over theta that can be re-parametrised: theta = transport(noise)."""
+
+    @property
+    @abc.abstractmethod
+    def dim(self) -> int:
+        """Dimension m of theta."""
+
+    @property
+    @abc.abstractmethod
+    def noise_dim(self) -> int:
+        """Number of standard normals behind one draw."""
+
+    @abc.abstractmethod
+    def transport(self, noise: Float[Array, " e"]) -> Float[Array, " m"]:
+        """theta = h(noise, lambda)."""
+
+    @abc.abstractmethod
+    def log_density(self, theta: Float[Array, " m"]) -> Scalar:
+        """log q(theta)."""
+
+    @abc.abstractmethod
+    def pull_back(self, noise: Float[Array, "s e"], score: Float[Array, "s m"]) -> Self:
+        """Mean over draws of (d theta / d lambda)' score: a gradient in theta made one in lambda."""
+
+    @abc.abstractmethod
+    def natural_gradient(
+        self, gradient: Self, damping: float, fisher: str, options: SolveOptions
+    ) -> tuple[Self, SolveInfo]:
+        """Solve (F + damping diag F) x = gradient without forming F."""
+
+    @abc.abstractmethod
+    def retract(self, update: Self) -> Self:
+        """The member of the family reached from here along ``update``."""
+
+    @abc.abstractmethod
+    def rescale(self, tangent: Self, unit: Float[Array, " m"]) -> Self:
+        """``tangent`` with its location parts multiplied by ``unit``, its scales made relative."""
+
+    @abc.abstractmethod
+    def remaining_error(self, gradient: Self) -> RemainingError:
+        """Distance to the optimum implied by a gradient of the ELBO or its negative."""
+
+    @property
+    @abc.abstractmethod
+    def centre(self) -> Float[Array, " m"]:
+        """Mean of q."""
+
+    @abc.abstractmethod
+    def standard_deviation(self) -> Float[Array, " m"]:
+        """Marginal standard deviations of q."""
+
+    @abc.abstractmethod
+    def covariance(self) -> Float[Array, "m m"]:
+        """Dense covariance; for small m and for tests."""
+
+
+Q = TypeVar("Q", bound=Variational)
+
+
+def pull_back_by_vjp(q: Q, noise: Array, score: Array) -> Q:
+    """Usual body of :meth:`Variational.pull_back`: differentiate ``transport``."""
+
+    def one(noise: Array, score: Array) -> Q:
+        _, pull = jax.vjp(lambda q: q.transport(noise), q)
+        (gradient,) = pull(score)
+        return gradient
+
+    return jax.tree.map(lambda x: jnp.mean(x, axis=0), jax.vmap(one)(noise, score))

@@ -1,0 +1,1 @@
+"""Small pieces of linear algebra: packed triangles, low rank plus diagonal, damped solves."""

@@ -1,0 +1,23 @@
+"""Vector space operations on pytrees."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nghvi._typing import PyTree
+
+
+def tree_dot(left: PyTree, right: PyTree) -> Float[Array, ""]:
+    """Sum of the products of all leaves."""
+    products = jax.tree.map(jnp.vdot, left, right)
+    return sum(jax.tree.leaves(products), start=jnp.zeros(()))
+
+
+def tree_norm(tree: PyTree) -> Float[Array, ""]:
+    """Euclidean norm over all leaves."""
+    return jnp.sqrt(tree_dot(tree, tree))
+
+
+def tree_where(condition: Array, when_true: PyTree, when_false: PyTree) -> PyTree:
+    """Leafwise choice."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), when_true, when_false)

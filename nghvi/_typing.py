@@ -1,0 +1,15 @@
+"""Names for the kinds of array that travel through the library."""
+
+from typing import Any
+
+from jaxtyping import Array, Float
+
+PyTree = Any
+Key = Array
+Scalar = Float[Array, ""]
+Params = Any
+"""Unconstrained global parameters theta, a pytree with named fields."""
+Latents = Any
+"""Latent variables z, a pytree."""
+Data = Any
+"""Whatever a model was written to read."""

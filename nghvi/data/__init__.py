@@ -1,0 +1,5 @@
+"""Grouped data as arrays, and the way there from data frames."""
+
+from nghvi.data.grouped import LinearStatistics as LinearStatistics
+from nghvi.data.grouped import Moments as Moments
+from nghvi.data.grouped import Rows as Rows

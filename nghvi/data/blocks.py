@@ -1,0 +1,75 @@
+"""Laying groups of unequal size out in a few rectangular blocks.
+
+Sums over groups and copies from groups to rows are then reshapes of contiguous memory. A
+scatter over group codes, the alternative, is many times slower on a CPU, forwards and backwards.
+Groups are ordered by size and padded to their block's size; the block sizes are chosen to
+minimise the padding, so the largest group does not set the price of the others.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+MOST_BLOCKS = 6
+
+
+class Layout(NamedTuple):
+    """Where every row goes."""
+
+    blocks: tuple[tuple[int, int], ...]
+    """(number of groups, padded size) of each block, in memory order."""
+    position: np.ndarray
+    """Target position of each original row."""
+    group_order: np.ndarray
+    """Original group code of each group in memory order."""
+
+
+def lay_out(group: np.ndarray, num_groups: int) -> Layout:
+    """Blocks for rows with these group codes (0 to num_groups - 1; empty groups allowed)."""
+    sizes = np.bincount(group, minlength=num_groups)
+    block_sizes = choose_sizes(np.maximum(sizes, 1))
+    block = np.searchsorted(block_sizes, np.maximum(sizes, 1))
+    group_order = np.argsort(block, kind="stable")
+    padded = block_sizes[block[group_order]]
+    start = np.empty(num_groups, int)
+    start[group_order] = np.concatenate([[0], np.cumsum(padded)[:-1]])
+    row_order = np.argsort(group, kind="stable")
+    within = np.arange(group.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    position = np.empty(group.size, int)
+    position[row_order] = start[group[row_order]] + within
+    counts = np.bincount(block, minlength=block_sizes.size)
+    blocks = tuple((int(c), int(s)) for c, s in zip(counts, block_sizes, strict=True) if c)
+    return Layout(blocks, position, group_order)
+
+
+def choose_sizes(sizes: np.ndarray) -> np.ndarray:
+    """At most MOST_BLOCKS padded sizes with the least total padding (dynamic programme)."""
+    candidates, counts = np.unique(_round_up(sizes), return_counts=True)
+    if candidates.size <= 1:
+        return np.array([sizes.max()])
+    candidates[-1] = sizes.max()
+    below = np.concatenate([[0], np.cumsum(counts)])
+    cost = np.full(candidates.size + 1, np.inf)
+    cost[0] = 0.0
+    choices = []
+    for _ in range(min(MOST_BLOCKS, candidates.size)):
+        # extended[i, j]: candidates i..j-1 share one block of size candidates[j-1]
+        extended = cost[:, None] + (below[None, :] - below[:, None]) * np.concatenate(
+            [[0], candidates]
+        )
+        extended[np.tril_indices(candidates.size + 1)] = np.inf
+        choice = np.argmin(extended, axis=0)
+        cost = extended[choice, np.arange(candidates.size + 1)]
+        choices.append((cost[-1], choice))
+    best = int(np.argmin([c for c, _ in choices]))
+    end, chosen = candidates.size, []
+    for depth in range(best, -1, -1):
+        chosen.append(candidates[end - 1])
+        end = int(choices[depth][1][end])
+    return np.array(sorted(chosen))
+
+
+def _round_up(sizes: np.ndarray) -> np.ndarray:
+    """Up to the next point of a grid in steps of at most 6 %, so few candidates remain."""
+    grid = np.unique(np.ceil(1.06 ** np.arange(0, np.log(sizes.max() + 1) / np.log(1.06) + 2)))
+    return grid[np.searchsorted(grid, sizes)].astype(int)

@@ -1,0 +1,85 @@
+"""The random effects of a non-Gaussian response: what its kernels and integrals may see."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from nghvi._core.response import Response
+from nghvi._linalg import small
+from nghvi.data.grouped import Rows
+
+NEWTON_STEPS = 6
+LONGEST_NEWTON_STEP = 5.0
+
+
+class RowProblem(NamedTuple):
+    """y ~ response(offset + design u_group), u_k ~ N(0, I) whitened effects."""
+
+    response: Response
+    dispersion: Float[Array, " c"]
+    data: Rows
+    offset: Float[Array, " n"]
+    design: Float[Array, "n r"]
+
+    @staticmethod
+    def whiten(
+        response: Response,
+        dispersion: Array,
+        data: Rows,
+        offset: Array,
+        design: Array,
+        precision_factor: Array,
+    ) -> "RowProblem":
+        """From a design for alpha = L^-T u."""
+        whitened = solve_triangular(precision_factor, design.T, lower=True).T
+        return RowProblem(response, dispersion, data, offset, whitened)
+
+    def predictor(self, effects: Float[Array, "r k"]) -> Float[Array, " n"]:
+        """eta at these whitened effects."""
+        return self.offset + jnp.sum(self.design * self.data.expand(effects.T), axis=1)
+
+    def log_prob(self, effects: Float[Array, "r k"]) -> Float[Array, " k"]:
+        """log p(y_k | u_k) + log N(u_k; 0, I) without the latter's constant, each group."""
+        rows = self.response.log_prob(self.data.y, self.predictor(effects), self.dispersion)
+        return self.data.sum(rows) - 0.5 * jnp.sum(effects**2, axis=0)
+
+    def derivatives(
+        self, effects: Float[Array, "r k"]
+    ) -> tuple[Float[Array, "r k"], Float[Array, "r r k"]]:
+        """Gradient and negative Hessian of :meth:`log_prob` in each group's effects."""
+        eta = self.predictor(effects)
+        one = jnp.ones_like(eta)
+
+        def slope(eta: Array) -> Array:
+            return jax.jvp(
+                lambda e: self.response.log_prob(self.data.y, e, self.dispersion), (eta,), (one,)
+            )[1]
+
+        first, second = jax.jvp(slope, (eta,), (one,))
+        gradient = self.data.sum(self.design * first[:, None]).T - effects
+        outer = self.design[:, :, None] * self.design[:, None, :]
+        curvature = jnp.moveaxis(self.data.sum(-second[:, None, None] * outer), 0, -1)
+        return gradient, jnp.eye(effects.shape[0])[:, :, None] + curvature
+
+
+def newton_step(problem: RowProblem, effects: Float[Array, "r k"]) -> Float[Array, "r k"]:
+    """One Newton step towards each group's conditional mode, bounded in length."""
+    gradient, curvature = problem.derivatives(effects)
+    root = small.cholesky(curvature)
+    step = small.solve_lower(root, small.solve_lower(root, gradient), transpose=True)
+    # The floor keeps the root differentiable at a step of zero.
+    length = jnp.sqrt(jnp.maximum(jnp.sum(step**2, axis=0), 1e-24))
+    return effects + step * jnp.minimum(1.0, LONGEST_NEWTON_STEP / length)
+
+
+def conditional_mode(
+    problem: RowProblem, start: Float[Array, "r k"] | None = None, steps: int = NEWTON_STEPS
+) -> Float[Array, "r k"]:
+    """Mode of p(u_k | theta, y_k) for every group; not differentiated through."""
+    problem = jax.lax.stop_gradient(problem)
+    if start is None:
+        start = jnp.zeros((problem.design.shape[1], problem.data.num_groups))
+    return jax.lax.fori_loop(0, steps, lambda _, u: newton_step(problem, u), start)

@@ -1,0 +1,4 @@
+"""Models: the mixed model is the only one the paper needs."""
+
+from nghvi.models.mixed import MixedModel as MixedModel
+from nghvi.models.mixed import MixedParams as MixedParams

@@ -1,0 +1,193 @@
+"""The mixed model: linear, generalised and deep are one class.
+
+    y_i ~ response(eta_i),   eta_i = h(x_i)' beta + h_R(x_i)' alpha_k,   alpha_k ~ N(0, Omega)
+
+for row i of group k; h are the trunk's features and R the ones whose coefficients vary.
+theta = (weights, beta, dispersion, free parameters of Omega), all unconstrained.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from nghvi._core.model import MarginalModel
+from nghvi._core.response import Response
+from nghvi._typing import Key, PyTree, Scalar
+from nghvi.data.grouped import LinearStatistics, Rows
+from nghvi.latents import albert_chib, conjugate, laplace_metropolis, quadrature
+from nghvi.latents.rows import RowProblem
+from nghvi.networks import Identity, Trunk
+from nghvi.priors import Priors, normal_log_density
+
+NODES = {1: 11, 2: 7}
+FINER_NODES = {1: 31, 2: 19}
+"""Quadrature nodes a dimension by number of random effects; beyond these, Laplace and draws."""
+
+
+class MixedParams(NamedTuple):
+    """Unconstrained global parameters."""
+
+    weights: PyTree
+    coef: Float[Array, " q"]
+    dispersion: Float[Array, " c"]
+    effects: Float[Array, " free"]
+
+
+class MixedModel(MarginalModel):
+    """A mixed model with one grouping factor.
+
+    ``random``: indices of the features with group-specific coefficients. ``sweeps``: Gibbs
+    passes a draw of the effects makes where the conditional is not known exactly.
+    """
+
+    trunk: Trunk
+    response: Response
+    priors: Priors = eqx.field(static=True)
+    random: tuple[int, ...] = eqx.field(static=True)
+    sweeps: int = eqx.field(static=True, default=5)
+    num_nodes: int | None = eqx.field(static=True, default=None)
+
+    @property
+    def num_effects(self) -> int:
+        return len(self.random)
+
+    @property
+    def nodes(self) -> int:
+        """Quadrature nodes a dimension."""
+        return NODES.get(self.num_effects, 1) if self.num_nodes is None else self.num_nodes
+
+    @property
+    def marginal_is_exact(self) -> bool:
+        return self.response.conjugate or self.num_effects == 0 or self.nodes > 1
+
+    def finer(self) -> "MixedModel":
+        """The same model with more quadrature nodes; itself where nothing is approximated."""
+        if self.response.conjugate or self.nodes == 1:
+            return self
+        return dataclasses.replace(self, num_nodes=FINER_NODES[self.num_effects])
+
+    def init_params(self, key: Key, data: Rows | LinearStatistics) -> MixedParams:
+        weights = self.trunk.init_weights(key)
+        r, q = self.num_effects, self.trunk.num_features
+        if isinstance(data, LinearStatistics):
+            coef = data.centre
+            dispersion = jnp.log(data.square_total / data.num_rows + 1e-300)[None]
+            unit = jnp.exp(dispersion[0]) / jnp.maximum(
+                jnp.sum(jnp.diagonal(data.effects_gram), axis=0) / data.num_rows, 1e-300
+            )
+        else:
+            coef = jnp.zeros(q)
+            dispersion = self.response.start(data.y, data.total(data.y) / data.num_rows)
+            unit = jnp.ones(r)
+        variances = jnp.clip(0.2 * unit, 1e-8, 1e8)
+        return MixedParams(weights, coef, dispersion, self.priors.effects.start(variances))
+
+    def log_prior(self, params: MixedParams) -> Scalar:
+        """log p(theta), Jacobians included."""
+        leaves = jax.tree.leaves(params.weights)
+        weights = sum((normal_log_density(w, self.priors.weight_sd) for w in leaves), jnp.zeros(()))
+        coef = normal_log_density(params.coef, self.priors.coef_sd)
+        total = weights + coef + self.response.log_prior(params.dispersion)
+        if self.num_effects == 0:
+            return total
+        return total + self.priors.effects.log_density(params.effects, self.num_effects)
+
+    def precision_factor(self, params: MixedParams) -> Float[Array, "r r"]:
+        """Lower triangular L with Omega^-1 = L L'."""
+        return self.priors.effects.precision_factor(params.effects, self.num_effects)
+
+    def features(self, params: MixedParams, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
+        """h(x)."""
+        return self.trunk(params.weights, x)
+
+    def design(self, features: Float[Array, "n q"]) -> Float[Array, "n r"]:
+        """The features with random coefficients."""
+        return features[:, np.array(self.random, int)]
+
+    def row_problem(self, params: MixedParams, data: Rows) -> RowProblem:
+        """The effects' problem for a response that is not conjugate."""
+        h = self.features(params, data.x)
+        return RowProblem.whiten(
+            self.response, params.dispersion, data, h @ params.coef, self.design(h),
+            self.precision_factor(params),
+        )
+
+    def conditional(
+        self, params: MixedParams, data: Rows | LinearStatistics
+    ) -> conjugate.Conditional:
+        """Exact conditional of the whitened effects under a Gaussian response."""
+        moments = self._moments(params, data)
+        return conjugate.condition(
+            moments.gram, moments.cross, jnp.exp(params.dispersion[0]), self.precision_factor(params)
+        )
+
+    def log_marginal(self, params: MixedParams, data: Rows | LinearStatistics) -> Scalar:
+        if self.response.conjugate:
+            moments = self._moments(params, data)
+            lower = self.precision_factor(params)
+            fit = conjugate.log_marginal(moments, jnp.exp(params.dispersion[0]), lower)
+        elif self.num_effects == 0:
+            eta = self.features(params, data.x) @ params.coef
+            fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
+        else:
+            fit = quadrature.log_marginal(self.row_problem(params, data), self.nodes)
+        return fit + self.log_prior(params)
+
+    def log_joint(
+        self, params: MixedParams, latents: Float[Array, "k r"], data: Rows
+    ) -> Scalar:
+        h = self.features(params, data.x)
+        eta = h @ params.coef + jnp.sum(self.design(h) * data.expand(latents), axis=1)
+        fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
+        lower = self.precision_factor(params)
+        log_det = jnp.sum(jnp.log(jnp.diagonal(lower)))
+        effects = latents.shape[0] * (
+            log_det - 0.5 * self.num_effects * jnp.log(2 * jnp.pi)
+        ) - 0.5 * jnp.sum((latents @ lower) ** 2)
+        return fit + effects + self.log_prior(params)
+
+    def init_latents(self, key: Key, params: MixedParams, data: Rows) -> Float[Array, "k r"]:
+        return jax.random.normal(key, (data.num_groups, self.num_effects))
+
+    def sample_latents(
+        self,
+        key: Key,
+        params: MixedParams,
+        latents: Float[Array, "k r"],
+        data: Rows | LinearStatistics,
+    ) -> Float[Array, "k r"]:
+        lower = self.precision_factor(params)
+        if self.num_effects == 0:
+            return latents
+        if self.response.conjugate:
+            return conjugate.sample(key, self.conditional(params, data), lower)
+        problem = self.row_problem(params, data)
+        whitened = albert_chib.sample(key, problem, lower.T @ latents.T, self.sweeps)
+        return conjugate.colour(whitened, lower)
+
+    def draw_effects(
+        self, key: Key, params: MixedParams, data: Rows | LinearStatistics, steps: int = 12
+    ) -> Float[Array, "k r"]:
+        """A draw of the effects that needs no earlier one."""
+        lower = self.precision_factor(params)
+        if self.num_effects == 0:
+            return jnp.zeros((data.num_groups, 0))
+        if self.response.conjugate:
+            return conjugate.sample(key, self.conditional(params, data), lower)
+        whitened = laplace_metropolis.sample(key, self.row_problem(params, data), steps)
+        return conjugate.colour(whitened, lower)
+
+    def _moments(self, params: MixedParams, data: Rows | LinearStatistics):  # type: ignore[no-untyped-def]
+        return data.moments(lambda x: self.features(params, x), params.coef, self.random)
+
+
+def prepare(model: MixedModel, rows: Rows) -> Rows | LinearStatistics:
+    """The smallest form of the data that serves the model exactly."""
+    if model.response.conjugate and isinstance(model.trunk, Identity):
+        return LinearStatistics.from_rows(rows, model.random)
+    return rows

@@ -1,0 +1,137 @@
+"""Running a recipe: stages one after the other, stoppable, resumable, judged at the end."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from nghvi._core.fit import Fit, fit
+from nghvi._core.hybrid import HybridVI, Info
+from nghvi._core.model import LatentModel
+from nghvi._core.variational import Variational
+from nghvi._typing import Data, Key
+from nghvi.recipes.verdict import Verdict
+
+Begin = Callable[[Key, LatentModel, Data, Variational | None], Variational]
+Stop = Callable[[int, Info], bool]
+Judge = Callable[[Key, LatentModel, Data, "Variational"], Verdict]
+Progress = Callable[[str, int, int, Info], None]
+
+
+class Stage(NamedTuple):
+    """One algorithm run for a number of steps from where the last stage ended."""
+
+    name: str
+    begin: Begin
+    """Makes this stage's start from the previous stage's result (None for the first)."""
+    algorithm: HybridVI | None = None
+    num_steps: int = 0
+    chunk: int = 100
+    average_last: int = 0
+    stop: Stop = lambda step, trace: False
+    """Read after every chunk; True means the stage has reached what it is for."""
+
+
+class Recipe(NamedTuple):
+    """Stages and the judge of their result."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    judge: Judge
+
+
+class Position(NamedTuple):
+    """Where a run was left: hand it back as ``resume`` to go on as if nothing had happened."""
+
+    stage: int
+    q: Variational | None
+    """Result of the stages before."""
+    current: Fit | None
+    done: tuple[tuple[str, Fit], ...]
+
+
+class Run(NamedTuple):
+    """What a recipe returned."""
+
+    q: Variational
+    verdict: Verdict
+    traces: tuple[tuple[str, Info], ...]
+    steps: int
+    seconds: float
+    position: Position | None
+    """Set if the run was interrupted."""
+
+
+def run(
+    recipe: Recipe,
+    key: Key,
+    model: LatentModel,
+    data: Data,
+    *,
+    progress: Progress | None = None,
+    resume: Position | None = None,
+) -> Run:
+    """Run all stages; Ctrl-C ends the run after the current chunk with a usable result."""
+    begun = time.perf_counter()
+    at = resume or Position(0, None, None, ())
+    q, done = at.q, list(at.done)
+    for index in range(at.stage, len(recipe.stages)):
+        stage, stage_key = recipe.stages[index], jax.random.fold_in(key, index)
+        current = at.current if index == at.stage else None
+        begin = current.state.q if current else stage.begin(stage_key, model, data, q)
+        if stage.algorithm is None:
+            q = begin
+            continue
+        watch = _Watch(stage, progress)
+        current = fit(
+            stage_key,
+            stage.algorithm,
+            model,
+            data,
+            begin,
+            num_steps=stage.num_steps,
+            chunk=stage.chunk,
+            average_last=stage.average_last,
+            monitor=watch,
+            resume=current,
+        )
+        if watch.interrupted:
+            position = Position(index, q, current, tuple(done))
+            verdict = Verdict(
+                False,
+                f"Interrupted: stage '{stage.name}' stopped at step {current.step} of at most "
+                f"{stage.num_steps}; resume to finish.",
+            )
+            done.append((stage.name, current))
+            return _result(current.state.q, verdict, done, begun, position)
+        done.append((stage.name, current))
+        q = current.q
+    assert q is not None
+    verdict = recipe.judge(jax.random.fold_in(key, len(recipe.stages)), model, data, q)
+    return _result(q, verdict, done, begun, None)
+
+
+class _Watch:
+    """Monitor of one stage: reports progress, asks the stop rule, absorbs Ctrl-C."""
+
+    def __init__(self, stage: Stage, progress: Progress | None) -> None:
+        self.stage, self.progress, self.interrupted = stage, progress, False
+
+    def __call__(self, step: int, trace: Info) -> bool:
+        try:
+            if self.progress is not None:
+                self.progress(self.stage.name, step, self.stage.num_steps, trace)
+            return self.stage.stop(step, trace)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return True
+
+
+def _result(
+    q: Variational, verdict: Verdict, done: list, begun: float, position: Position | None
+) -> Run:
+    traces = tuple((name, f.trace) for name, f in done if f.trace is not None)
+    steps = sum(len(np.asarray(t.log_q)) for _, t in traces)
+    return Run(q, verdict, traces, steps, time.perf_counter() - begun, position)

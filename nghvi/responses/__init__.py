@@ -1,0 +1,7 @@
+"""Response distributions: one small file each and one line here."""
+
+from nghvi._core.response import Response as Response
+from nghvi.responses.gaussian import Gaussian as Gaussian
+from nghvi.responses.probit import Probit as Probit
+
+RESPONSES: dict[str, type[Response]] = {"gaussian": Gaussian, "probit": Probit}

@@ -1,0 +1,121 @@
+"""Gaussian with full covariance: q = N(mean, C C'), C lower triangular.
+
+The Fisher metric at C of a tangent dC = C M is ``sum_{i>j} M_ij^2 + 2 sum_i M_ii^2``, so the
+natural gradient is closed form (Tan 2025): ``mean: C C' g``, ``C: C dbar(C' G)`` with
+``dbar(H) = tril(H) - diag(H) / 2``. Nothing is solved and nothing is damped.
+
+The retraction moves the precision: with ``M = C^-1 dC`` the new precision in whitened units is
+``I - (M + M')``, eigenvalues clipped. One step of length 1 then lands exactly on a Gaussian
+target, which an additive update of C does not.
+"""
+
+from typing import Self
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from nghvi._core.variational import RemainingError, Variational
+from nghvi._linalg.damped_cg import SolveInfo, SolveOptions, exact_solve
+from nghvi._linalg.packed import pack_lower, unpack_lower
+from nghvi._typing import Scalar
+
+LARGEST_SCALING = 4.0
+"""One step may change a precision by at most this factor."""
+
+
+class CholeskyGaussian(Variational):
+    """N(mean, C C') with the free entries of C packed row by row."""
+
+    mean: Float[Array, " m"]
+    packed_factor: Float[Array, " free"]
+
+    @staticmethod
+    def from_covariance_factor(mean: Array, factor: Array) -> "CholeskyGaussian":
+        """From any square root of the covariance, triangular or not."""
+        triangular = jnp.linalg.qr(factor.T, mode="r").T
+        signs = jnp.where(jnp.diagonal(triangular) < 0, -1.0, 1.0)
+        return CholeskyGaussian(mean, pack_lower(triangular * signs))
+
+    @property
+    def dim(self) -> int:
+        return self.mean.size
+
+    @property
+    def noise_dim(self) -> int:
+        return self.mean.size
+
+    @property
+    def factor(self) -> Float[Array, "m m"]:
+        """C as a matrix."""
+        return unpack_lower(self.packed_factor, self.dim, self.dim)
+
+    @property
+    def centre(self) -> Float[Array, " m"]:
+        return self.mean
+
+    def transport(self, noise: Float[Array, " e"]) -> Float[Array, " m"]:
+        return self.mean + self.factor @ noise
+
+    def log_density(self, theta: Float[Array, " m"]) -> Scalar:
+        factor = self.factor
+        white = solve_triangular(factor, theta - self.mean, lower=True)
+        log_det = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(factor))))
+        return -0.5 * (self.dim * np.log(2 * np.pi) + white @ white) - log_det
+
+    def pull_back(self, noise: Float[Array, "s e"], score: Float[Array, "s m"]) -> Self:
+        factor = self.factor
+        whitened = (factor.T @ score.T) @ noise / noise.shape[0]
+        # Its expectation, C' E[hessian] C, is symmetric: averaging both halves is free precision.
+        symmetric = 0.5 * (whitened + whitened.T)
+        gradient = solve_triangular(factor, symmetric, lower=True, trans=1)
+        return type(self)(jnp.mean(score, axis=0), pack_lower(gradient))
+
+    def natural_gradient(
+        self, gradient: Self, damping: float, fisher: str, options: SolveOptions
+    ) -> tuple[Self, SolveInfo]:
+        factor = self.factor
+        # Damping by delta F instead of delta diag F keeps the closed form: a shorter step.
+        shorten = 1 / (1 + damping)
+        mean = factor @ (factor.T @ gradient.mean)
+        tangent = factor @ _half_lower(factor.T @ _dense(gradient))
+        return type(self)(shorten * mean, pack_lower(shorten * tangent)), exact_solve()
+
+    def retract(self, update: Self) -> Self:
+        factor = self.factor
+        step = solve_triangular(factor, update.mean, lower=True)
+        length = jnp.linalg.norm(step)
+        longest = max(1.0, np.sqrt(self.dim) / 2)
+        step = step * jnp.minimum(1.0, longest / jnp.maximum(length, 1e-300))
+        tangent = solve_triangular(factor, _dense(update), lower=True)
+        eigenvalues, vectors = jnp.linalg.eigh(tangent + tangent.T)
+        precision = jnp.clip(1 - eigenvalues, 1 / LARGEST_SCALING, LARGEST_SCALING)
+        root = factor @ (vectors / jnp.sqrt(precision))
+        return self.from_covariance_factor(self.mean + factor @ step, root)  # type: ignore[return-value]
+
+    def rescale(self, tangent: Self, unit: Float[Array, " m"]) -> Self:
+        return type(self)(unit * tangent.mean, pack_lower(unit[:, None] * _dense(tangent)))
+
+    def remaining_error(self, gradient: Self) -> RemainingError:
+        factor = self.factor
+        half = _half_lower(factor.T @ _dense(gradient))
+        change = jnp.diagonal(factor @ (half + half.T) @ factor.T)
+        displacement = factor @ (factor.T @ gradient.mean)
+        sd = self.standard_deviation()
+        return RemainingError(displacement / sd, 0.5 * change / sd**2)
+
+    def standard_deviation(self) -> Float[Array, " m"]:
+        return jnp.sqrt(jnp.sum(self.factor**2, axis=1))
+
+    def covariance(self) -> Float[Array, "m m"]:
+        return self.factor @ self.factor.T
+
+
+def _dense(q: CholeskyGaussian) -> Float[Array, "m m"]:
+    return unpack_lower(q.packed_factor, q.dim, q.dim)
+
+
+def _half_lower(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    """tril(matrix) with its diagonal halved."""
+    return jnp.tril(matrix) - 0.5 * jnp.diag(jnp.diagonal(matrix))

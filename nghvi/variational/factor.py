@@ -1,0 +1,175 @@
+"""Gaussian with factor covariance: q = N(mean, B B' + D^2), rank p >= 0.
+
+With ``P = (B B' + D^2)^-1``, ``C = P B`` and ``A = B' P B`` the Fisher information is::
+
+    mean block   P
+    B block      P_ij A_ab + C_ib C_ja      (the paper prints 2 P_ij A_ab, which is larger)
+    B, d block   2 d_j P_ij C_ja
+    d block      2 d_i d_j P_ij^2
+
+Products with it cost O(m p^2); no array larger than m x p is made.
+"""
+
+from typing import Self
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from nghvi._core.variational import RemainingError, Variational, pull_back_by_vjp
+from nghvi._linalg.damped_cg import SolveInfo, SolveOptions, damped_cg
+from nghvi._linalg.lowrank import FactorPrecision, factor_precision
+from nghvi._linalg.packed import pack_lower, packed_size, unpack_lower
+from nghvi._typing import Scalar
+
+FISHER = ("exact", "paper")
+
+
+class FactorGaussian(Variational):
+    """N(mean, B B' + diag(scale)^2); B is stored as the free entries of a lower trapezoid.
+
+    ``signed_scale`` lets an update carry ``scale`` through zero, as the published rules do;
+    otherwise the update is multiplicative and the scale keeps its sign.
+    """
+
+    mean: Float[Array, " m"]
+    packed_loadings: Float[Array, " free"]
+    scale: Float[Array, " m"]
+    rank: int = eqx.field(static=True)
+    signed_scale: bool = eqx.field(static=True, default=False)
+
+    @staticmethod
+    def start(
+        mean: Float[Array, " m"],
+        scale: Float[Array, " m"],
+        rank: int,
+        loading: float | Float[Array, "m 1"] = 0.01,
+        *,
+        signed_scale: bool = False,
+    ) -> "FactorGaussian":
+        """Start with every free loading equal to ``loading``: F is singular at zero columns."""
+        dense = jnp.broadcast_to(jnp.asarray(loading, mean.dtype), (mean.size, rank))
+        return FactorGaussian(mean, pack_lower(dense), scale, rank, signed_scale)
+
+    @property
+    def dim(self) -> int:
+        return self.mean.size
+
+    @property
+    def noise_dim(self) -> int:
+        return self.rank + self.mean.size
+
+    @property
+    def loadings(self) -> Float[Array, "m p"]:
+        """B as a matrix."""
+        return unpack_lower(self.packed_loadings, self.mean.size, self.rank)
+
+    @property
+    def centre(self) -> Float[Array, " m"]:
+        return self.mean
+
+    def transport(self, noise: Float[Array, " e"]) -> Float[Array, " m"]:
+        return self.mean + self.loadings @ noise[: self.rank] + self.scale * noise[self.rank :]
+
+    def log_density(self, theta: Float[Array, " m"]) -> Scalar:
+        precision = factor_precision(self.loadings, self.scale)
+        deviation = theta - self.mean
+        square = deviation @ precision.matvec(deviation)
+        return -0.5 * (self.dim * np.log(2 * np.pi) + precision.log_det_covariance + square)
+
+    def pull_back(self, noise: Float[Array, "s e"], score: Float[Array, "s m"]) -> Self:
+        return pull_back_by_vjp(self, noise, score)
+
+    def natural_gradient(
+        self, gradient: Self, damping: float, fisher: str, options: SolveOptions
+    ) -> tuple[Self, SolveInfo]:
+        precision = factor_precision(self.loadings, self.scale)
+        mean = _solve_mean_block(precision, gradient.mean, damping)
+        diagonal = self._fisher_diagonal(precision, fisher)
+        right = (gradient.packed_loadings, gradient.scale)
+
+        def product(x: tuple[Array, Array]) -> tuple[Array, Array]:
+            return self._fisher_product(precision, fisher, x)
+
+        (loadings, scale), info = damped_cg(product, diagonal, right, damping, options)
+        return self._like(mean, loadings, scale), info
+
+    def retract(self, update: Self) -> Self:
+        added = self.scale + update.scale
+        kept = self.scale * jnp.exp(update.scale / self.scale)
+        return self._like(
+            self.mean + update.mean,
+            self.packed_loadings + update.packed_loadings,
+            added if self.signed_scale else kept,
+        )
+
+    def rescale(self, tangent: Self, unit: Float[Array, " m"]) -> Self:
+        loadings = unpack_lower(tangent.packed_loadings, self.dim, self.rank) * unit[:, None]
+        return self._like(
+            unit * tangent.mean, pack_lower(loadings), self.scale * tangent.scale
+        )
+
+    def remaining_error(self, gradient: Self) -> RemainingError:
+        loadings, slope = self.loadings, gradient.mean
+        displacement = loadings @ (loadings.T @ slope) + self.scale**2 * slope
+        return RemainingError(
+            displacement / self.standard_deviation(), 0.5 * self.scale * gradient.scale
+        )
+
+    def standard_deviation(self) -> Float[Array, " m"]:
+        return jnp.sqrt(jnp.sum(self.loadings**2, axis=1) + self.scale**2)
+
+    def covariance(self) -> Float[Array, "m m"]:
+        return self.loadings @ self.loadings.T + jnp.diag(self.scale**2)
+
+    def fisher_product(self, tangent: Self, fisher: str = "exact") -> Self:
+        """F times a tangent vector, undamped."""
+        precision = factor_precision(self.loadings, self.scale)
+        loadings, scale = self._fisher_product(
+            precision, fisher, (tangent.packed_loadings, tangent.scale)
+        )
+        return self._like(precision.matvec(tangent.mean), loadings, scale)
+
+    def _like(self, mean: Array, packed_loadings: Array, scale: Array) -> Self:
+        return type(self)(mean, packed_loadings, scale, self.rank, self.signed_scale)
+
+    def _fisher_product(
+        self, precision: FactorPrecision, fisher: str, x: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        s, w, c, a = (
+            precision.inverse_variance,
+            precision.root,
+            precision.projected,
+            precision.gram,
+        )
+        tangent = unpack_lower(x[0], self.dim, self.rank)
+        v = self.scale * x[1]
+        image = precision.matmul(tangent)
+        turned = image @ a if fisher == "paper" else c @ (tangent.T @ c)
+        loadings = image @ a + turned + 2 * precision.matmul(v[:, None] * c)
+        # (P o P) v with P = diag(s) - W W', expanded so that nothing m x m appears.
+        inner = w.T @ (v[:, None] * w)
+        hadamard = (s**2 - 2 * s * jnp.sum(w**2, axis=1)) * v + jnp.sum((w @ inner) * w, axis=1)
+        scale = 2 * self.scale * (jnp.sum(c * image, axis=1) + hadamard)
+        return pack_lower(loadings), scale
+
+    def _fisher_diagonal(self, precision: FactorPrecision, fisher: str) -> tuple[Array, Array]:
+        p_diagonal = precision.diagonal()
+        outer = p_diagonal[:, None] * jnp.diagonal(precision.gram)
+        loadings = 2 * outer if fisher == "paper" else outer + precision.projected**2
+        return pack_lower(loadings), 2 * self.scale**2 * p_diagonal**2
+
+
+def _solve_mean_block(precision: FactorPrecision, right: Array, damping: float) -> Array:
+    """(P + damping diag P)^-1 right, in closed form."""
+    w = precision.root
+    n = (1 + damping) * precision.inverse_variance - damping * jnp.sum(w**2, axis=1)
+    scaled = w / n[:, None]
+    inner = jnp.eye(w.shape[1]) - w.T @ scaled
+    return right / n + scaled @ jnp.linalg.solve(inner, scaled.T @ right)
+
+
+def factor_size(dim: int, rank: int) -> int:
+    """Number of free parameters of the family."""
+    return 2 * dim + packed_size(dim, rank)
