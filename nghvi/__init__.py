@@ -1,0 +1,20 @@
+"""Natural gradient hybrid variational inference and deep mixed models.
+
+Importing the package switches JAX to double precision: the variational algebra needs it.
+"""
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+from nghvi import priors as priors
+from nghvi._core.model import LatentModel as LatentModel
+from nghvi._core.model import MarginalModel as MarginalModel
+from nghvi.data.frame import DataError as DataError
+from nghvi.estimators import MixedClassifier as MixedClassifier
+from nghvi.estimators import MixedRegressor as MixedRegressor
+from nghvi.estimators.design import DataWarning as DataWarning
+from nghvi.infer import Inference as Inference
+from nghvi.infer import infer as infer
+
+__version__ = "0.1.0"

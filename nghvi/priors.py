@@ -115,7 +115,9 @@ class HalfT(_Diagonal):
     def log_density(self, free: Array, r: int = 1) -> Scalar:
         nu, a = self.df, self.scale
         constant = (
-            float(gammaln((nu + 1) / 2) - gammaln(nu / 2)) - 0.5 * math.log(nu * math.pi) - math.log(a)
+            float(gammaln((nu + 1) / 2) - gammaln(nu / 2))
+            - 0.5 * math.log(nu * math.pi)
+            - math.log(a)
         )
         tail = -0.5 * (nu + 1) * jnp.log1p(jnp.exp(free) / (nu * a**2))
         # sd = exp(t / 2): the half gives a factor 2, the Jacobian sd / 2.
@@ -209,7 +211,8 @@ class Priors:
         _require_positive(self, coef_sd=self.coef_sd, weight_sd=self.weight_sd)
         if not isinstance(self.noise, InverseGamma | HalfT):
             raise PriorError(
-                f"Priors(noise={self.noise!r}): give InverseGamma(shape, scale) or HalfT(df, scale)."
+                f"Priors(noise={self.noise!r}): give InverseGamma(shape, scale) or "
+                "HalfT(df, scale)."
             )
         if not isinstance(self.effects, InverseGamma | HalfT | WishartPrecision | HuangWand):
             raise PriorError(

@@ -8,7 +8,6 @@ import abc
 from typing import TypeVar
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nghvi._core.variational import Variational

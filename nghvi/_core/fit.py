@@ -77,7 +77,15 @@ def fit(
         length = min(chunk, num_steps - step)
         carry = (state, tail, tail_count)
         carry, info = _run_chunk(
-            algorithm, model, data, key, carry, jnp.asarray(step), jnp.asarray(length), window, chunk
+            algorithm,
+            model,
+            data,
+            key,
+            carry,
+            jnp.asarray(step),
+            jnp.asarray(length),
+            window,
+            chunk,
         )
         state, tail, tail_count = carry
         step += length
@@ -120,8 +128,6 @@ def _run_chunk(
     def maybe_step(carry: tuple, i: Array) -> tuple[tuple, Info]:
         shapes = jax.eval_shape(step, carry, start)[1]
         blank = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        return jax.lax.cond(
-            i < length, lambda c: step(c, start + i), lambda c: (c, blank), carry
-        )
+        return jax.lax.cond(i < length, lambda c: step(c, start + i), lambda c: (c, blank), carry)
 
     return jax.lax.scan(maybe_step, carry, jnp.arange(chunk))

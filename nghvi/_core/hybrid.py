@@ -63,7 +63,9 @@ class HybridVI(eqx.Module):
     def init(self, key: Key, model: LatentModel, data: Data, q: Q) -> State[Q]:
         """State before the first step."""
         latents = jax.vmap(
-            lambda key: self.score.init_latents(key, q.transport(jnp.zeros(q.noise_dim)), model, data)
+            lambda key: self.score.init_latents(
+                key, q.transport(jnp.zeros(q.noise_dim)), model, data
+            )
         )(jax.random.split(key, self.draws.count(q.noise_dim)))
         return State(q, latents, self.step_rule.init(q))
 
@@ -107,4 +109,3 @@ class HybridVI(eqx.Module):
         if self.batch is None or self.batch >= theta.shape[0]:
             return jax.vmap(one)(draws)
         return jax.lax.map(one, draws, batch_size=self.batch)
-

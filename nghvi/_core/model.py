@@ -7,6 +7,7 @@ latent variables can be integrated out also states ``log p(y | theta) + log p(th
 
 import abc
 from collections.abc import Callable
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -46,6 +47,10 @@ class LatentModel(eqx.Module):
         An exact draw ignores ``latents``.
         """
 
+    def evaluation_size(self, data: Data) -> int:
+        """Numbers touched by one evaluation: decides how many draws are evaluated side by side."""
+        return sum(leaf.size for leaf in jax.tree.leaves(data) if eqx.is_array(leaf))
+
 
 class MarginalModel(LatentModel):
     """A latent variable model whose latent variables can be integrated out."""
@@ -58,6 +63,10 @@ class MarginalModel(LatentModel):
     def marginal_is_exact(self) -> bool:
         """Whether :meth:`log_marginal` is exact, or only good enough to start from."""
         return True
+
+    def refined(self) -> Self:
+        """The model with a more accurate :meth:`log_marginal`; itself if there is none."""
+        return self
 
 
 def parameter_dimension(model: LatentModel, data: Data) -> int:

@@ -37,8 +37,8 @@ class Response(eqx.Module):
         """Log prior of the dispersion, Jacobian included; 0 where there is none."""
 
     @abc.abstractmethod
-    def start(self, y: np.ndarray, fitted: np.ndarray) -> Float[Array, " c"]:
-        """A starting dispersion from the data and a first linear fit."""
+    def start(self, y: Float[Array, " n"]) -> Float[Array, " c"]:
+        """A starting dispersion."""
 
     @abc.abstractmethod
     def log_prob(
@@ -53,7 +53,5 @@ class Response(eqx.Module):
         """Draw observations."""
 
     @abc.abstractmethod
-    def mean(
-        self, eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
-    ) -> Float[Array, "*n"]:
+    def mean(self, eta: Float[Array, "*n"], dispersion: Float[Array, " c"]) -> Float[Array, "*n"]:
         """E[y | eta]."""

@@ -39,9 +39,7 @@ class Score(eqx.Module):
 class Integrated(Score):
     """log p(y, theta) with z integrated out; carries no latents."""
 
-    def init_latents(
-        self, key: Key, theta: Array, model: LatentModel, data: Data
-    ) -> Latents:
+    def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
         return ()
 
     def __call__(
@@ -53,18 +51,16 @@ class Integrated(Score):
                 "derive it from MarginalModel, or use Sampled()."
             )
         unravel = unraveller(model, data)
-        value, score = jax.value_and_grad(
-            lambda theta: model.log_marginal(unravel(theta), data)
-        )(theta)
+        value, score = jax.value_and_grad(lambda theta: model.log_marginal(unravel(theta), data))(
+            theta
+        )
         return value, score, ()
 
 
 class Sampled(Score):
     """log g(theta, z) at one z drawn from p(z | theta, y)."""
 
-    def init_latents(
-        self, key: Key, theta: Array, model: LatentModel, data: Data
-    ) -> Latents:
+    def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
         return model.init_latents(key, unraveller(model, data)(theta), data)
 
     def __call__(

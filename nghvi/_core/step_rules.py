@@ -17,9 +17,9 @@ from nghvi._typing import PyTree
 
 
 class ScaleState(NamedTuple):
-    """Step count and a switch that silences the rule (0) without compiling another one."""
+    """Steps taken and a switch that silences the rule (0) without compiling another one."""
 
-    count: Int[Array, ""]
+    step: Int[Array, ""]
     switch: Float[Array, ""]
 
 
@@ -47,9 +47,9 @@ def _scheduled(length) -> optax.GradientTransformation:  # type: ignore[no-untyp
     def update(
         direction: PyTree, state: ScaleState, params: PyTree | None = None
     ) -> tuple[PyTree, ScaleState]:
-        factor = -state.switch * length(state.count)
+        factor = -state.switch * length(state.step)
         return jax.tree.map(lambda x: factor * x, direction), ScaleState(
-            state.count + 1, state.switch
+            state.step + 1, state.switch
         )
 
     return optax.GradientTransformation(init, update)

@@ -54,7 +54,7 @@ class Variational(eqx.Module):
 
     @abc.abstractmethod
     def pull_back(self, noise: Float[Array, "s e"], score: Float[Array, "s m"]) -> Self:
-        """Mean over draws of (d theta / d lambda)' score: a gradient in theta made one in lambda."""
+        """Mean over draws of (d theta / d lambda)' score: the chain rule."""
 
     @abc.abstractmethod
     def natural_gradient(

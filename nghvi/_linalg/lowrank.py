@@ -37,9 +37,7 @@ class FactorPrecision(NamedTuple):
         return self.inverse_variance - jnp.sum(self.root**2, axis=1)
 
 
-def factor_precision(
-    loadings: Float[Array, "m p"], scale: Float[Array, " m"]
-) -> FactorPrecision:
+def factor_precision(loadings: Float[Array, "m p"], scale: Float[Array, " m"]) -> FactorPrecision:
     """Woodbury form of ``(loadings loadings' + diag(scale)^2)^-1``."""
     p = loadings.shape[1]
     inverse_variance = scale**-2
@@ -54,6 +52,4 @@ def factor_precision(
     log_det = 2 * jnp.sum(jnp.log(jnp.abs(scale))) - 2 * jnp.sum(
         jnp.log(jnp.diagonal(upper_inverse))
     )
-    return FactorPrecision(
-        inverse_variance, root, core, projected, loadings.T @ projected, log_det
-    )
+    return FactorPrecision(inverse_variance, root, core, projected, loadings.T @ projected, log_det)

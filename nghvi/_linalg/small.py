@@ -51,9 +51,7 @@ def solve_lower(
 
 def half_log_det(lower: Float[Array, "r r k"]) -> Float[Array, " k"]:
     """Sum of the logarithms of the diagonal of each factor."""
-    return sum(
-        (jnp.log(lower[i, i]) for i in range(lower.shape[0])), jnp.zeros(lower.shape[-1])
-    )
+    return sum((jnp.log(lower[i, i]) for i in range(lower.shape[0])), jnp.zeros(lower.shape[-1]))
 
 
 @jax.custom_jvp
@@ -70,25 +68,22 @@ def _log_evidence_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     matrix, right = primals
     d_matrix, d_right = tangents
     root = cholesky(matrix)
-    inverse = _inverse(root)
-    mean = jnp.sum(inverse * right, axis=1)
+    covariance = inverse(root)
+    mean = jnp.sum(covariance * right, axis=1)
     value = 0.5 * jnp.sum(mean * right) - jnp.sum(half_log_det(root))
-    moment = mean[:, None] * mean[None] + inverse
+    moment = mean[:, None] * mean[None] + covariance
     return value, jnp.sum(mean * d_right) - 0.5 * jnp.sum(moment * d_matrix)
 
 
-def _inverse(root: Float[Array, "r r k"]) -> Float[Array, "r r k"]:
+def inverse(root: Float[Array, "r r k"]) -> Float[Array, "r r k"]:
     """(R R')^-1 for each factor."""
     r = root.shape[0]
     if r == 1:
         return root**-2
-    columns = [
-        solve_lower(root, jnp.zeros(root.shape[1:]).at[i].set(1.0)) for i in range(r)
-    ] if r <= UNROLL else None
-    if columns is None:
+    if r > UNROLL:
         batch = jnp.moveaxis(root, -1, 0)
-        eye = jnp.broadcast_to(jnp.eye(r), batch.shape)
-        half = solve_triangular(batch, eye, lower=True)
+        half = solve_triangular(batch, jnp.broadcast_to(jnp.eye(r), batch.shape), lower=True)
         return jnp.einsum("kai,kaj->ijk", half, half)
-    half = jnp.stack(columns, axis=1)
+    unit = jnp.eye(r)[:, :, None] * jnp.ones(root.shape[-1])
+    half = jnp.stack([solve_lower(root, unit[i]) for i in range(r)], axis=1)
     return jnp.einsum("aik,ajk->ijk", half, half)

@@ -96,9 +96,7 @@ class Rows(eqx.Module):
 
     def gram(self, design: Float[Array, "n r"]) -> Float[Array, "r r k"]:
         """Z_k' Z_k for every group."""
-        products = [
-            jnp.einsum("kni,knj->ijk", b, b) for b in self._split(self.masked(design))
-        ]
+        products = [jnp.einsum("kni,knj->ijk", b, b) for b in self._split(self.masked(design))]
         return jnp.concatenate(products, axis=-1)
 
     def moments(
@@ -166,9 +164,16 @@ class LinearStatistics(eqx.Module):
             cross[i] = group_sum(residual * x[:, column])
         gram[:] = design[:, np.array(random, int)] if r else gram
         return LinearStatistics(
-            jnp.asarray(centre), jnp.asarray(x.T @ x), jnp.asarray(x.T @ residual),
-            jnp.asarray(residual @ residual), jnp.asarray(gram), jnp.asarray(design),
-            jnp.asarray(cross), rows.original_order, rows.num_rows, rows.num_groups,
+            jnp.asarray(centre),
+            jnp.asarray(x.T @ x),
+            jnp.asarray(x.T @ residual),
+            jnp.asarray(residual @ residual),
+            jnp.asarray(gram),
+            jnp.asarray(design),
+            jnp.asarray(cross),
+            rows.original_order,
+            rows.num_rows,
+            rows.num_groups,
         )
 
     def moments(

@@ -78,3 +78,9 @@ def sample(
     noise = jax.random.normal(key, conditional.forward.shape)
     whitened = small.solve_lower(conditional.root, conditional.forward + noise, transpose=True)
     return colour(whitened, precision_factor)
+
+
+def moments(conditional: Conditional) -> tuple[Float[Array, "r k"], Float[Array, "r r k"]]:
+    """Mean and covariance of the whitened effects."""
+    mean = small.solve_lower(conditional.root, conditional.forward, transpose=True)
+    return mean, small.inverse(conditional.root)

@@ -13,6 +13,7 @@ differentiated, which is the implicit derivative.
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,21 +39,66 @@ def log_marginal(problem: RowProblem, num_nodes: int) -> Scalar:
     mode = conditional_mode(problem)
     if num_nodes == 1:
         return _laplace(problem, mode)
-    frozen = jax.lax.stop_gradient(problem)
-    root = small.cholesky(frozen.derivatives(mode)[1])
+    varying = (problem.offset, problem.design, problem.dispersion)
+    return _integrate(varying, jax.lax.stop_gradient(problem), mode, num_nodes)
+
+
+@eqx.filter_custom_vjp
+def _integrate(varying: tuple, problem: RowProblem, mode: Array, num_nodes: int) -> Scalar:
+    """The integral; ``problem`` holds ``varying`` once more, out of reach of differentiation."""
+    del varying
+    return _weigh_nodes(problem, mode, num_nodes)[0]
+
+
+def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple:
+    """The integral, and what its gradient is made of: nodes, their weights, a pull-back."""
+    data, root = problem.data, small.cholesky(problem.derivatives(mode)[1])
     points, log_weights = grid(num_nodes, mode.shape[0])
 
-    def at_node(point: Array) -> tuple[Array, Array]:
+    def place(point: Array) -> Array:
         shift = jnp.broadcast_to(point[:, None], mode.shape)
         return mode + small.solve_lower(root, shift, transpose=True)
 
-    nodes = jax.vmap(at_node)(jnp.asarray(points))
-    log_joint = jax.vmap(problem.log_prob)(nodes)
-    each = logsumexp(log_joint + log_weights[:, None], axis=0) - small.half_log_det(root)
-    return jnp.sum(each)
+    nodes = jax.vmap(place)(jnp.asarray(points))
+    eta = jax.vmap(problem.predictor)(nodes)
+    log_prob, pull = jax.vjp(
+        lambda eta, dispersion: problem.response.log_prob(data.y, eta, dispersion),
+        eta,
+        problem.dispersion,
+    )
+    log_joint = jax.vmap(data.sum)(log_prob) - 0.5 * jnp.sum(nodes**2, axis=1)
+    terms = log_joint + log_weights[:, None]
+    each = logsumexp(terms, axis=0)
+    value = jnp.sum(each - small.half_log_det(root))
+    return value, nodes, jnp.exp(terms - each), pull
+
+
+def _forward(perturbed: tuple, varying: tuple, problem: RowProblem, mode: Array, num_nodes: int):  # type: ignore[no-untyped-def]
+    data = problem.data
+    value, nodes, weights, pull = _weigh_nodes(problem, mode, num_nodes)
+    d_eta, d_dispersion = pull(data.masked(jax.vmap(data.expand)(weights).T).T)
+    rows = jax.vmap(lambda node: data.expand(node.T))(nodes)
+    d_design = jnp.einsum("jn,jnr->nr", d_eta, rows)
+    return value, (jnp.sum(d_eta, axis=0), d_design, d_dispersion)
+
+
+def _backward(slopes: tuple, cotangent: Array, *unused: object) -> tuple:
+    return jax.tree.map(lambda x: cotangent * x, slopes)
+
+
+_integrate.def_fwd(_forward)
+_integrate.def_bwd(_backward)
 
 
 def _laplace(problem: RowProblem, mode: Array) -> Scalar:
     mode = newton_step(problem, mode)
     root = small.cholesky(problem.derivatives(mode)[1])
     return jnp.sum(problem.log_prob(mode) - small.half_log_det(root))
+
+
+def moments(problem: RowProblem, num_nodes: int) -> tuple[Array, Array]:
+    """Conditional mean (r, k) and covariance (r, r, k) of the whitened effects."""
+    _, nodes, weights, _ = _weigh_nodes(problem, conditional_mode(problem), num_nodes)
+    mean = jnp.sum(weights[:, None] * nodes, axis=0)
+    deviation = nodes - mean
+    return mean, jnp.einsum("jk,jak,jbk->abk", weights, deviation, deviation)

@@ -7,26 +7,31 @@ theta = (weights, beta, dispersion, free parameters of Omega), all unconstrained
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from nghvi._core.model import MarginalModel
 from nghvi._core.response import Response
 from nghvi._typing import Key, PyTree, Scalar
-from nghvi.data.grouped import LinearStatistics, Rows
+from nghvi.data.grouped import LinearStatistics, Moments, Rows
 from nghvi.latents import albert_chib, conjugate, laplace_metropolis, quadrature
 from nghvi.latents.rows import RowProblem
 from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
 
-NODES = {1: 11, 2: 7}
+NODES = {1: 9, 2: 7}
 FINER_NODES = {1: 31, 2: 19}
 """Quadrature nodes a dimension by number of random effects; beyond these, Laplace and draws."""
+
+
+GroupedData = Any
+"""Rows, or LinearStatistics where the model needs no more."""
 
 
 class MixedParams(NamedTuple):
@@ -65,13 +70,19 @@ class MixedModel(MarginalModel):
     def marginal_is_exact(self) -> bool:
         return self.response.conjugate or self.num_effects == 0 or self.nodes > 1
 
-    def finer(self) -> "MixedModel":
-        """The same model with more quadrature nodes; itself where nothing is approximated."""
-        if self.response.conjugate or self.nodes == 1:
+    def refined(self) -> "MixedModel":
+        if self.response.conjugate or self.nodes == 1 or self.num_effects == 0:
             return self
         return dataclasses.replace(self, num_nodes=FINER_NODES[self.num_effects])
 
-    def init_params(self, key: Key, data: Rows | LinearStatistics) -> MixedParams:
+    def evaluation_size(self, data: GroupedData) -> int:
+        """Numbers touched by one evaluation: how many fit side by side in the caches."""
+        if isinstance(data, LinearStatistics):
+            return data.num_groups * max(self.num_effects, 1) ** 2
+        nodes = 1 if self.response.conjugate else self.nodes**self.num_effects
+        return data.num_rows * max(nodes, self.trunk.num_features)
+
+    def init_params(self, key: Key, data: GroupedData) -> MixedParams:
         weights = self.trunk.init_weights(key)
         r, q = self.num_effects, self.trunk.num_features
         if isinstance(data, LinearStatistics):
@@ -82,7 +93,7 @@ class MixedModel(MarginalModel):
             )
         else:
             coef = jnp.zeros(q)
-            dispersion = self.response.start(data.y, data.total(data.y) / data.num_rows)
+            dispersion = self.response.start(data.y)
             unit = jnp.ones(r)
         variances = jnp.clip(0.2 * unit, 1e-8, 1e8)
         return MixedParams(weights, coef, dispersion, self.priors.effects.start(variances))
@@ -113,20 +124,25 @@ class MixedModel(MarginalModel):
         """The effects' problem for a response that is not conjugate."""
         h = self.features(params, data.x)
         return RowProblem.whiten(
-            self.response, params.dispersion, data, h @ params.coef, self.design(h),
+            self.response,
+            params.dispersion,
+            data,
+            h @ params.coef,
+            self.design(h),
             self.precision_factor(params),
         )
 
-    def conditional(
-        self, params: MixedParams, data: Rows | LinearStatistics
-    ) -> conjugate.Conditional:
+    def conditional(self, params: MixedParams, data: GroupedData) -> conjugate.Conditional:
         """Exact conditional of the whitened effects under a Gaussian response."""
         moments = self._moments(params, data)
         return conjugate.condition(
-            moments.gram, moments.cross, jnp.exp(params.dispersion[0]), self.precision_factor(params)
+            moments.gram,
+            moments.cross,
+            jnp.exp(params.dispersion[0]),
+            self.precision_factor(params),
         )
 
-    def log_marginal(self, params: MixedParams, data: Rows | LinearStatistics) -> Scalar:
+    def log_marginal(self, params: MixedParams, data: GroupedData) -> Scalar:
         if self.response.conjugate:
             moments = self._moments(params, data)
             lower = self.precision_factor(params)
@@ -138,9 +154,7 @@ class MixedModel(MarginalModel):
             fit = quadrature.log_marginal(self.row_problem(params, data), self.nodes)
         return fit + self.log_prior(params)
 
-    def log_joint(
-        self, params: MixedParams, latents: Float[Array, "k r"], data: Rows
-    ) -> Scalar:
+    def log_joint(self, params: MixedParams, latents: Float[Array, "k r"], data: Rows) -> Scalar:
         h = self.features(params, data.x)
         eta = h @ params.coef + jnp.sum(self.design(h) * data.expand(latents), axis=1)
         fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
@@ -159,7 +173,7 @@ class MixedModel(MarginalModel):
         key: Key,
         params: MixedParams,
         latents: Float[Array, "k r"],
-        data: Rows | LinearStatistics,
+        data: GroupedData,
     ) -> Float[Array, "k r"]:
         lower = self.precision_factor(params)
         if self.num_effects == 0:
@@ -171,7 +185,7 @@ class MixedModel(MarginalModel):
         return conjugate.colour(whitened, lower)
 
     def draw_effects(
-        self, key: Key, params: MixedParams, data: Rows | LinearStatistics, steps: int = 12
+        self, key: Key, params: MixedParams, data: GroupedData, steps: int = 12
     ) -> Float[Array, "k r"]:
         """A draw of the effects that needs no earlier one."""
         lower = self.precision_factor(params)
@@ -182,12 +196,34 @@ class MixedModel(MarginalModel):
         whitened = laplace_metropolis.sample(key, self.row_problem(params, data), steps)
         return conjugate.colour(whitened, lower)
 
-    def _moments(self, params: MixedParams, data: Rows | LinearStatistics):  # type: ignore[no-untyped-def]
+    def effect_moments(
+        self, key: Key, params: MixedParams, data: GroupedData
+    ) -> tuple[Float[Array, "k r"], Float[Array, "r r k"]]:
+        """Conditional mean and covariance of the effects; one draw and 0 where unknown."""
+        r, lower = self.num_effects, self.precision_factor(params)
+        if r > 0 and self.response.conjugate:
+            conditional = self.conditional(params, data)
+            mean, cov = conjugate.moments(conditional)
+        elif r > 0 and self.nodes > 1:
+            mean, cov = quadrature.moments(self.row_problem(params, data), self.nodes)
+        else:
+            return self.draw_effects(key, params, data), jnp.zeros((r, r, data.num_groups))
+        inverse = jax.scipy.linalg.solve_triangular(lower, jnp.eye(r), lower=True)
+        return conjugate.colour(mean, lower), jnp.einsum("ai,abk,bj->ijk", inverse, cov, inverse)
+
+    def _moments(self, params: MixedParams, data: GroupedData) -> Moments:
         return data.moments(lambda x: self.features(params, x), params.coef, self.random)
 
 
-def prepare(model: MixedModel, rows: Rows) -> Rows | LinearStatistics:
+def prepare(model: MixedModel, rows: Rows) -> GroupedData:
     """The smallest form of the data that serves the model exactly."""
     if model.response.conjugate and isinstance(model.trunk, Identity):
         return LinearStatistics.from_rows(rows, model.random)
     return rows
+
+
+def published_start(model: MixedModel, data: GroupedData, seed: int) -> Array:
+    """The authors' start: random weights with zero biases, everything else 0.01."""
+    params = model.init_params(jax.random.key(seed), data)
+    rest = jax.tree.map(lambda x: jnp.full_like(x, 0.01), params)
+    return ravel_pytree(rest._replace(weights=params.weights))[0]

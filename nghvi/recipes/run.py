@@ -16,7 +16,8 @@ from nghvi.recipes.verdict import Verdict
 
 Begin = Callable[[Key, LatentModel, Data, Variational | None], Variational]
 Stop = Callable[[int, Info], bool]
-Judge = Callable[[Key, LatentModel, Data, "Variational"], Verdict]
+Traces = tuple[tuple[str, Info], ...]
+Judge = Callable[[Key, LatentModel, Data, Variational, Traces], Verdict]
 Progress = Callable[[str, int, int, Info], None]
 
 
@@ -57,7 +58,7 @@ class Run(NamedTuple):
 
     q: Variational
     verdict: Verdict
-    traces: tuple[tuple[str, Info], ...]
+    traces: Traces
     steps: int
     seconds: float
     position: Position | None
@@ -109,7 +110,8 @@ def run(
         done.append((stage.name, current))
         q = current.q
     assert q is not None
-    verdict = recipe.judge(jax.random.fold_in(key, len(recipe.stages)), model, data, q)
+    judge_key = jax.random.fold_in(key, len(recipe.stages))
+    verdict = recipe.judge(judge_key, model, data, q, _traces(done))
     return _result(q, verdict, done, begun, None)
 
 
@@ -129,9 +131,13 @@ class _Watch:
             return True
 
 
+def _traces(done: list) -> Traces:
+    return tuple((name, f.trace) for name, f in done if f.trace is not None)
+
+
 def _result(
     q: Variational, verdict: Verdict, done: list, begun: float, position: Position | None
 ) -> Run:
-    traces = tuple((name, f.trace) for name, f in done if f.trace is not None)
+    traces = _traces(done)
     steps = sum(len(np.asarray(t.log_q)) for _, t in traces)
     return Run(q, verdict, traces, steps, time.perf_counter() - begun, position)

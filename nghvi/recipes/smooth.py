@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from nghvi._core.direction import NaturalGradient
 from nghvi._core.draws import OrthogonalDraws
@@ -23,41 +24,54 @@ from nghvi._core.step_rules import ScaleState, robbins_monro, robbins_monro_leng
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 from nghvi.recipes.project import project
-from nghvi.recipes.run import Judge, Recipe, Stage, Stop
+from nghvi.recipes.run import Judge, Recipe, Stage, Stop, Traces
 from nghvi.recipes.start import laplace_start
-from nghvi.recipes.verdict import Verdict, judge
+from nghvi.recipes.verdict import TOLERANCE, Verdict, judge
 from nghvi.variational.cholesky import CholeskyGaussian
 
 CHUNK = 5
 HOLD = 3
+APPROACH = 200
+MOST_ESTIMATES = 100
 
 
-def smooth_recipe(model: LatentModel, rank: int | None, batch: int | None = None) -> Recipe:
-    """The recipe for this model; ``rank=None`` is full covariance."""
+def smooth_recipe(
+    model: LatentModel, score: Score, rank: int | None, batch: int | None = None
+) -> Recipe:
+    """The recipe for this model; ``rank=None`` is full covariance.
+
+    Where the latents are drawn, an approximate marginal still finds the start; without one, a
+    stage of full steps approaches from the model's own starting point.
+    """
     stages: list[Stage] = []
-    exact = isinstance(model, MarginalModel) and model.marginal_is_exact
     if isinstance(model, MarginalModel):
-        algorithm = natural_gradient(Integrated(), HOLD, batch)
-        stages.append(
-            Stage("natural gradient", _from_mode, algorithm, 200, CHUNK, 0, stop_rule(HOLD, 5, 0.02))
-        )
-    if not exact:
-        sampled = natural_gradient(Sampled(), 0, batch)
-        begin = _carry_on if stages else _from_scratch
-        stages.append(
-            Stage("sampled latents", begin, sampled, 150, CHUNK, 0, stop_rule(0, 10, 0.03))
-        )
-    algorithm = cast(HybridVI, stages[-1].algorithm)
+        algorithm = natural_gradient(Integrated(), robbins_monro(HOLD), batch)
+        stop = stop_rule(HOLD, CHUNK, 0.02)
+        stages.append(Stage("natural gradient", _from_mode, algorithm, 200, CHUNK, 0, stop))
+    else:
+        algorithm = natural_gradient(score, robbins_monro(APPROACH), batch)
+        stages.append(Stage("approach", _from_scratch, algorithm, APPROACH, CHUNK, 0, _near))
+    if isinstance(score, Sampled):
+        algorithm = natural_gradient(score, robbins_monro(0), batch)
+        stop = stop_rule(0, 2 * CHUNK, 0.03)
+        stages.append(Stage("sampled latents", _carry_on, algorithm, 150, CHUNK, 0, stop))
+    decide = judge_full(algorithm)
     if rank is not None:
         stages.append(Stage("projection", functools.partial(_project, rank=rank)))
-    return Recipe("smooth", tuple(stages), judge_full(algorithm) if rank is None else _judge_rank(rank))
+        decide = _judge_projection(rank)
+    return Recipe("smooth", tuple(stages), decide)
 
 
-def natural_gradient(score: Score, hold: int, batch: int | None) -> HybridVI:
+def _near(step: int, trace: Info) -> bool:
+    """Within half a posterior sd, as far as the last steps can tell."""
+    return bool(np.abs(trace.remaining.mean[-CHUNK:]).max(axis=1).mean() < 0.5)
+
+
+def natural_gradient(
+    score: Score, rule: optax.GradientTransformation, batch: int | None
+) -> HybridVI:
     """Natural gradient steps of the full covariance Gaussian."""
-    return HybridVI(
-        OrthogonalDraws(), score, NaturalGradient(0.0), robbins_monro(hold), batch, every_error=True
-    )
+    return HybridVI(OrthogonalDraws(), score, NaturalGradient(0.0), rule, batch, every_error=True)
 
 
 def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
@@ -67,7 +81,7 @@ def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
     """
 
     def stop(step: int, trace: Info) -> bool:
-        length = float(robbins_monro_length(np.asarray(step - 1), hold))
+        length = float(robbins_monro_length(jnp.asarray(step - 1), hold))
         recent = np.concatenate([trace.remaining.mean[-CHUNK:], trace.remaining.scale[-CHUNK:]], 1)
         left = np.abs(recent[1:]).max(axis=1).mean()
         return step >= at_least and bool(np.sqrt(length) * left < tolerance)
@@ -78,17 +92,25 @@ def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
 def judge_full(algorithm: HybridVI) -> Judge:
     """Judge by fresh draws with the step rule silenced: no second program is compiled."""
 
-    def decide(key: Key, model: LatentModel, data: Data, q: Variational) -> Verdict:
+    def decide(key: Key, model: LatentModel, data: Data, q: Variational, traces: Traces) -> Verdict:
         first = fit(key, algorithm, model, data, q, num_steps=0, chunk=CHUNK)
-        silent = ScaleState(first.state.rule.count, jnp.zeros(()))
+        silent = ScaleState(first.state.rule.step, jnp.zeros(()))
         first = first._replace(state=first.state._replace(rule=silent))
-        estimates = fit(
-            key, algorithm, model, data, q, num_steps=2 * CHUNK, chunk=CHUNK, resume=first
-        )
-        trace = cast(Info, estimates.trace)
+        estimates, number = first, 0
+        while number < MOST_ESTIMATES:
+            number += 2 * CHUNK
+            estimates = fit(
+                key, algorithm, model, data, q, num_steps=number, chunk=CHUNK, resume=estimates
+            )
+            trace = cast(Info, estimates.trace)
+            spread = max(
+                trace.remaining.mean.std(axis=0).max(), trace.remaining.scale.std(axis=0).max()
+            )
+            if not spread / np.sqrt(number) > TOLERANCE / 4:
+                break
         return judge(
-            trace.remaining.mean,
-            trace.remaining.scale,
+            np.asarray(trace.remaining.mean),
+            np.asarray(trace.remaining.scale),
             bad_draws=int(trace.bad_draws.sum()),
             remedy="the posterior may have several modes or a flat direction: simplify the random "
             "effects, use a tighter prior, or check for collinear columns",
@@ -97,9 +119,11 @@ def judge_full(algorithm: HybridVI) -> Judge:
     return decide
 
 
-def _judge_rank(rank: int) -> Judge:
-    def decide(key: Key, model: LatentModel, data: Data, q: Variational) -> Verdict:
-        return Verdict(True, f"Converged: rank {rank} projection of a full covariance fit.", 0.0, 0.0)
+def _judge_projection(rank: int) -> Judge:
+    def decide(key: Key, model: LatentModel, data: Data, q: Variational, traces: Traces) -> Verdict:
+        return Verdict(
+            True, f"Converged: rank {rank} projection of a full covariance fit.", 0.0, 0.0
+        )
 
     return decide
 

@@ -69,8 +69,8 @@ def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -
     def objective(phi: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal evaluations
         evaluations += 1
-        value, score = value_and_score(model, data, jnp.asarray(origin + unit @ phi))
-        value, score = float(value), np.asarray(score)
+        evaluated = value_and_score(model, data, jnp.asarray(origin + unit @ phi))
+        value, score = float(evaluated[0]), np.asarray(evaluated[1])
         if not (np.isfinite(value) and np.isfinite(score).all()):
             return 1e30, np.zeros_like(phi)
         return -value, -unit.T @ score

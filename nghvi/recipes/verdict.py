@@ -40,9 +40,15 @@ def judge(
     scale, scale_excess = _largest(scale_errors)
     if not (np.isfinite(mean) and np.isfinite(scale)):
         return Verdict(
-            False, f"Not converged: the gradient is not finite at the result; {remedy}.", mean, scale
+            False,
+            f"Not converged: the gradient is not finite at the result; {remedy}.",
+            mean,
+            scale,
         )
-    left = f"means within {_shown(mean)} posterior sd of the optimum, sds within {_shown(100 * scale)} %"
+    left = (
+        f"means within {_shown(mean)} posterior sd of the optimum, "
+        f"sds within {_shown(100 * scale)} %"
+    )
     if max(mean_excess, scale_excess) > tolerance:
         return Verdict(False, f"Not converged: {left}; {remedy}.", mean, scale)
     if bad_draws:

@@ -31,9 +31,8 @@ class Gaussian(Response):
     def log_prior(self, dispersion: Array) -> Scalar:
         return self.noise.log_density(dispersion)
 
-    def start(self, y: np.ndarray, fitted: np.ndarray) -> Array:
-        floor = 1e-6 * np.var(y)
-        return jnp.log(jnp.maximum(jnp.mean((y - fitted) ** 2), floor))[None]
+    def start(self, y: Array) -> Array:
+        return jnp.log(jnp.var(y))[None]
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         (log_variance,) = dispersion

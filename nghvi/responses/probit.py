@@ -28,7 +28,7 @@ class Probit(Response):
     def log_prior(self, dispersion: Array) -> Scalar:
         return jnp.zeros(())
 
-    def start(self, y: np.ndarray, fitted: np.ndarray) -> Array:
+    def start(self, y: Array) -> Array:
         return jnp.zeros(0)
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:

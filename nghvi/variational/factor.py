@@ -106,9 +106,7 @@ class FactorGaussian(Variational):
 
     def rescale(self, tangent: Self, unit: Float[Array, " m"]) -> Self:
         loadings = unpack_lower(tangent.packed_loadings, self.dim, self.rank) * unit[:, None]
-        return self._like(
-            unit * tangent.mean, pack_lower(loadings), self.scale * tangent.scale
-        )
+        return self._like(unit * tangent.mean, pack_lower(loadings), self.scale * tangent.scale)
 
     def remaining_error(self, gradient: Self) -> RemainingError:
         loadings, slope = self.loadings, gradient.mean

@@ -1,0 +1,65 @@
+"""The command line program."""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import nghvi
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="nghvi", description="Mixed models with calibrated posteriors."
+    )
+    parser.add_argument("--version", action="version", version=f"nghvi {nghvi.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser("demo", help="fit a mixed model to built-in data and plot it")
+    demo.add_argument("--out", type=pathlib.Path, default=pathlib.Path("demo"))
+    demo.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    return _demo(chosen.out, chosen.seed)
+
+
+def _demo(out: pathlib.Path, seed: int) -> int:
+    import pandas as pd
+    from rich.console import Console
+
+    from nghvi import plots
+    from nghvi.datasets import simulate_schools
+
+    console = Console()
+    data = simulate_schools()
+    inputs = data.frame.drop(columns=data.target)
+    console.print(
+        f"[bold]{len(inputs)} pupils in {inputs[data.group].nunique()} schools[/]: "
+        "score ~ intake + hours + girl, intercept and slope of intake by school"
+    )
+    model = nghvi.MixedRegressor(
+        group=data.group, random=["intercept", "intake"], random_state=seed, verbose=True
+    ).fit(inputs, data.frame[data.target])
+    table = model.summary()
+    table = table[~table.index.str.startswith("effects_cov")]
+    table["truth"] = pd.Series(data.truth)
+    console.print(table.round(3).to_string())
+    colour = "green" if model.converged_ else "red"
+    console.print(f"[{colour}]{model.verdict_}[/]")
+    console.print(
+        f"ELBO {model.elbo_:.2f} (+-{model.elbo_se_:.2f}), log evidence {model.log_evidence_:.2f}, "
+        f"k-hat {model.k_hat_:.2f}, {model.n_iter_} steps, {model.seconds_:.1f} s"
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        picture = out / "overview.png"
+        plots.overview(model, data.truth).savefig(picture, dpi=130)
+        table.to_csv(out / "summary.csv")
+    except OSError as error:
+        console.print(f"[red]cannot write to {out}: {error.strerror}; choose another --out[/]")
+        return 1
+    console.print(f"wrote {picture} and {out / 'summary.csv'}")
+    return 0 if model.converged_ else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

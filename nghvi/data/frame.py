@@ -1,0 +1,184 @@
+"""From a data frame or an array to numbers and group labels; every complaint names a column.
+
+pandas, polars, pyarrow (through narwhals) and numpy come in; float arrays and labels go out.
+"""
+
+from typing import Any, NamedTuple
+
+import narwhals as nw
+import numpy as np
+
+Column = str | int
+
+
+class DataError(ValueError):
+    """The data cannot be used; the message names the column and the remedy."""
+
+
+class Table(NamedTuple):
+    """Numeric inputs by name, and the label of each row's group."""
+
+    values: np.ndarray
+    names: tuple[str, ...]
+    group: np.ndarray | None
+    named: bool
+    """Whether the names came with the data (a frame) or were made up (an array)."""
+
+
+def read_table(data: Any, group: Column | None) -> Table:
+    """Split the inputs from the group column and check both."""
+    frame = _as_frame(data)
+    if frame is None:
+        return _read_array(data, group)
+    return _read_frame(frame, group)
+
+
+def read_response(y: Any, num_rows: int) -> np.ndarray:
+    """The response as a vector without missing values, numbers or labels."""
+    values = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise DataError(f"y has shape {values.shape}: give one column of responses.")
+    if len(values) != num_rows:
+        raise DataError(f"X has {num_rows} rows but y has {len(values)}: they must match.")
+    missing = _missing(values)
+    if missing.any():
+        raise DataError(
+            f"y: {_count(missing)} with missing or infinite values; drop or impute them."
+        )
+    return values
+
+
+def encode_groups(labels: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Position of each label in the sorted ``levels``; -1 where it is not among them."""
+    if labels.dtype.kind != levels.dtype.kind and "O" not in (labels.dtype.kind, levels.dtype.kind):
+        labels, levels = labels.astype(str), levels.astype(str)
+        order = np.argsort(levels)
+    else:
+        order = np.arange(len(levels))
+    ordered = levels[order]
+    position = np.minimum(np.searchsorted(ordered, labels), len(levels) - 1)
+    return np.where(ordered[position] == labels, order[position], -1)
+
+
+def _as_frame(data: Any) -> nw.DataFrame | None:
+    native = nw.from_native(data, eager_only=True, pass_through=True)
+    return native if isinstance(native, nw.DataFrame) else None
+
+
+def _read_frame(frame: nw.DataFrame, group: Column | None) -> Table:
+    columns = list(frame.columns)
+    if frame.shape[0] == 0:
+        raise DataError("the data frame has no rows.")
+    label = columns[group] if isinstance(group, int) and group not in columns else group
+    if label is not None and label not in columns:
+        shown = ", ".join(map(repr, columns[:10]))
+        raise DataError(f"group column {group!r} is not in the data; its columns are {shown}.")
+    inputs = [c for c in columns if c != label]
+    values = [_numeric(frame[c], c) for c in inputs]
+    matrix = np.column_stack(values) if values else np.zeros((frame.shape[0], 0))
+    _check_finite(matrix, inputs)
+    labels = None if label is None else _labels(frame[label].to_numpy(), str(label))
+    return Table(matrix, tuple(map(str, inputs)), labels, True)
+
+
+def _read_array(data: Any, group: Column | None) -> Table:
+    matrix = np.asarray(data)
+    if matrix.ndim != 2:
+        raise DataError(
+            f"X has shape {matrix.shape}: give a table with one row an observation "
+            "(reshape a single column with X.reshape(-1, 1))."
+        )
+    if matrix.shape[0] == 0:
+        raise DataError("X has no rows.")
+    if isinstance(group, str):
+        raise DataError(
+            f"group={group!r} names a column, but X is an array: give the column's index."
+        )
+    labels = None
+    columns = list(range(matrix.shape[1]))
+    if group is not None:
+        if not -matrix.shape[1] <= group < matrix.shape[1]:
+            raise DataError(f"group={group} is not a column of X, which has {matrix.shape[1]}.")
+        columns.remove(group % matrix.shape[1])
+        labels = _labels(matrix[:, group], f"column {group}")
+    names = [f"x{c}" for c in columns]
+    if matrix.dtype.kind in "OUS":
+        inputs = [_numeric_array(matrix[:, c], n) for c, n in zip(columns, names, strict=True)]
+        values = np.column_stack(inputs) if inputs else np.zeros((len(matrix), 0))
+    else:
+        values = matrix[:, columns].astype(float)
+    _check_finite(values, names)
+    return Table(values, tuple(names), labels, False)
+
+
+def _numeric(series: nw.Series, name: str) -> np.ndarray:
+    if series.dtype.is_numeric() or series.dtype == nw.Boolean:
+        return series.cast(nw.Float64).to_numpy().astype(float)
+    if series.dtype == nw.Object:
+        return _numeric_array(series.to_numpy(), name)
+    raise DataError(_not_numeric(name, str(series.dtype)))
+
+
+def _numeric_array(values: np.ndarray, name: str) -> np.ndarray:
+    try:
+        if any(isinstance(v, str) for v in values):
+            raise ValueError
+        return np.array([np.nan if v is None else v for v in values], dtype=float)
+    except (TypeError, ValueError):
+        raise DataError(_not_numeric(name, "text or mixed")) from None
+
+
+def _not_numeric(name: str, kind: str) -> str:
+    return (
+        f"column {name!r} is not numeric ({kind}): turn it into numbers first, for example with "
+        "pandas.get_dummies or scikit-learn's OneHotEncoder, name it as the group, or drop it."
+    )
+
+
+def _labels(values: np.ndarray, name: str) -> np.ndarray:
+    values = np.asarray(values)
+    missing = _missing(values)
+    if missing.any():
+        raise DataError(f"group column {name!r}: {_count(missing)} without a group; drop them.")
+    if values.dtype.kind == "O":
+        kinds = {type(v) for v in values}
+        values = np.array([str(v) for v in values]) if len(kinds) > 1 or kinds == {str} else values
+        values = np.array(list(values)) if values.dtype.kind == "O" else values
+    if values.dtype.kind == "f" and (values == np.round(values)).all():
+        values = values.astype(np.int64)
+    return values
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "f":
+        return ~np.isfinite(values)
+    if values.dtype.kind == "O":
+        return np.array([v is None or _is_na(v) for v in values])
+    return np.zeros(len(values), bool)
+
+
+def _is_na(value: Any) -> bool:
+    if isinstance(value, float):
+        return not np.isfinite(value)
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
+def _check_finite(matrix: np.ndarray, names: list) -> None:
+    bad = ~np.isfinite(matrix)
+    if bad.any():
+        worst = [
+            f"{name!r} ({_count(column)})"
+            for name, column in zip(names, bad.T, strict=True)
+            if column.any()
+        ]
+        raise DataError(
+            f"missing or infinite values (NaN or inf) in column {', '.join(worst)}; drop the rows "
+            "or impute the values, for example with scikit-learn's SimpleImputer."
+        )
+
+
+def _count(mask: np.ndarray) -> str:
+    number = int(mask.sum())
+    return f"{number} row" if number == 1 else f"{number} rows"

@@ -1,0 +1,4 @@
+"""scikit-learn style estimators."""
+
+from nghvi.estimators.classifier import MixedClassifier as MixedClassifier
+from nghvi.estimators.regressor import MixedRegressor as MixedRegressor

@@ -1,0 +1,95 @@
+"""From a checked table to a model's design: intercept, random columns, warnings about both."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nghvi.data.frame import DataError, Table
+
+INTERCEPT = "intercept"
+
+
+class DataWarning(UserWarning):
+    """The data can be used, but not every parameter is determined by them."""
+
+
+def add_intercept(table: Table, fit_intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Columns of the fixed part and their names."""
+    if not fit_intercept:
+        return table.values, table.names
+    ones = np.ones((len(table.values), 1))
+    return np.concatenate([ones, table.values], axis=1), (INTERCEPT, *table.names)
+
+
+def random_columns(
+    random: str | Sequence[Any], names: tuple[str, ...], *, grouped: bool, deep: bool
+) -> tuple[int, ...]:
+    """Indices of the features with group-specific coefficients, in the order of the features."""
+    if not grouped:
+        return ()
+    if isinstance(random, str):
+        if random == "auto":
+            random = "all" if deep else INTERCEPT
+        if random == "all":
+            return tuple(range(len(names)))
+        if random == INTERCEPT:
+            if INTERCEPT not in names:
+                raise DataError(
+                    "random='intercept' needs fit_intercept=True; otherwise list the columns whose "
+                    "coefficients vary by group, for example random=['x']."
+                )
+            return (0,)
+        raise DataError(
+            f"random={random!r}: choose 'auto', 'intercept', 'all' or a list of column names."
+        )
+    chosen = []
+    for entry in random:
+        name = f"x{entry}" if isinstance(entry, int | np.integer) else entry
+        if name not in names:
+            shown = ", ".join(map(repr, names[:10]))
+            raise DataError(f"random: {entry!r} is not a column of the model; it has {shown}.")
+        chosen.append(names.index(name))
+    if len(set(chosen)) != len(chosen):
+        raise DataError(f"random={list(random)!r} names a column twice.")
+    if not chosen:
+        raise DataError("random=[] leaves no effect to vary by group: use group=None instead.")
+    return tuple(sorted(chosen))
+
+
+def warn_about_design(
+    x: np.ndarray, names: tuple[str, ...], codes: np.ndarray | None, random: tuple[int, ...]
+) -> None:
+    """Point at parameters that the data do not determine; their prior will."""
+    n, q = x.shape
+    constant = [names[j] for j in range(q) if names[j] != INTERCEPT and np.ptp(x[:, j]) == 0]
+    if constant and INTERCEPT in names:
+        _warn(f"column {_list(constant)} is constant, like the intercept")
+    dependent = _dependent_columns(x, names)
+    if dependent and not constant:
+        _warn(f"column {_list(dependent)} is a linear combination of the columns before it")
+    if n < q:
+        _warn(f"there are fewer rows ({n}) than coefficients ({q})")
+    if codes is not None and random and codes.max() + 1 == n:
+        _warn("every row is its own group, so effects and noise cannot be told apart")
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(
+        f"{reason}: some parameters are determined by the prior alone.", DataWarning, stacklevel=5
+    )
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _dependent_columns(x: np.ndarray, names: tuple[str, ...]) -> list[str]:
+    """Columns that add nothing to the span of those before them."""
+    norms = np.linalg.norm(x, axis=0)
+    used = np.flatnonzero(norms > 0)
+    if len(x) < len(used):
+        return []
+    diagonal = np.abs(np.diagonal(np.linalg.qr(x[:, used] / norms[used], mode="r")))
+    return [names[j] for j, d in zip(used, diagonal, strict=True) if d < 1e-7]

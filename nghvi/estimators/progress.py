@@ -1,0 +1,44 @@
+"""A progress bar for fits, updated once a chunk."""
+
+from types import TracebackType
+
+import numpy as np
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from nghvi._core.hybrid import Info
+
+
+class FitProgress:
+    """One line a stage: steps done, noisy ELBO, time."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description:<18}"),
+            BarColumn(),
+            TextColumn("{task.completed:>5}/{task.total} steps"),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "FitProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        for task in self._tasks.values():
+            # A stage that stopped early has reached its aim: show it as finished.
+            self._bar.update(task, total=self._bar.tasks[task].completed)
+        self._bar.stop()
+
+    def __call__(self, stage: str, step: int, num_steps: int, trace: Info) -> None:
+        """Show where a stage is."""
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bar.add_task(stage, total=num_steps, state="")
+        recent = np.asarray(trace.log_target[-10:]) - np.asarray(trace.log_q[-10:])
+        self._bar.update(self._tasks[stage], completed=step, state=f"objective {recent.mean():.2f}")

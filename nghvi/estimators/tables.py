@@ -1,0 +1,108 @@
+"""What people read: sentences and data frames made from a posterior."""
+
+import numpy as np
+import pandas as pd
+
+from nghvi.data.frame import DataError, Table
+from nghvi.infer import Inference
+from nghvi.posterior.mixed import MixedPosterior
+
+QUANTILES = {"q5": 0.05, "q50": 0.50, "q95": 0.95}
+
+
+def verdict_sentence(inference: Inference) -> str:
+    """Convergence, and what the draws are."""
+    parts = [inference.verdict.sentence]
+    if inference.pool.corrected:
+        parts.append(
+            "Draws are corrected by importance weights towards the exact posterior "
+            f"({inference.pool.effective:.0f} effective)."
+        )
+    elif np.isfinite(inference.k_hat) and inference.k_hat > 0.7:
+        parts.append(
+            f"The Gaussian family misses part of the posterior (k-hat {inference.k_hat:.2f})."
+        )
+    return " ".join(parts)
+
+
+def trace_table(inference: Inference) -> pd.DataFrame:
+    """One row a step: stage, noisy objective and the largest remaining errors."""
+    frames = []
+    for name, info in inference.run.traces:
+        mean, scale = (
+            np.abs(np.asarray(info.remaining.mean)),
+            np.abs(np.asarray(info.remaining.scale)),
+        )
+        frames.append(
+            pd.DataFrame(
+                {
+                    "stage": name,
+                    "elbo": np.asarray(info.log_target) - np.asarray(info.log_q),
+                    "mean_error": mean.max(axis=1) if mean.ndim > 1 else mean,
+                    "sd_error": scale.max(axis=1) if scale.ndim > 1 else scale,
+                    "gradient_norm": np.asarray(info.gradient_norm),
+                }
+            )
+        )
+    if not frames:
+        return pd.DataFrame(columns=["stage", "elbo", "mean_error", "sd_error", "gradient_norm"])
+    table = pd.concat(frames, ignore_index=True)
+    table.index.name = "step"
+    return table
+
+
+def named_scalars(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.ndarray]:
+    """Every reported parameter at each row of theta."""
+    at = posterior.globals_at(theta)
+    out = {name: at["coef"][:, j] for j, name in enumerate(posterior.names.features)}
+    if posterior.model.response.conjugate:
+        out["noise_var"] = at["noise_var"]
+    effects, cov = posterior.names.effects, at["effects_cov"]
+    for i, name in enumerate(effects):
+        out[f"effects_sd[{name}]"] = np.sqrt(cov[:, i, i])
+    for i, name in enumerate(effects):
+        for j in range(i):
+            sds = np.sqrt(cov[:, i, i] * cov[:, j, j])
+            out[f"effects_corr[{effects[j]},{name}]"] = cov[:, i, j] / sds
+    for i, name in enumerate(effects):
+        for j in range(i + 1):
+            out[f"effects_cov[{effects[j]},{name}]"] = cov[:, i, j]
+    return out
+
+
+def summary_table(posterior: MixedPosterior) -> pd.DataFrame:
+    """Weighted moments and quantiles over the pool of draws."""
+    pool = posterior.inference.pool
+    rows = {}
+    for name, values in named_scalars(posterior, pool.theta).items():
+        mean = pool.weight @ values
+        row = {"mean": mean, "sd": np.sqrt(pool.weight @ (values - mean) ** 2)}
+        order = np.argsort(values)
+        cumulative = np.cumsum(pool.weight[order]) - 0.5 * pool.weight[order]
+        for label, level in QUANTILES.items():
+            row[label] = np.interp(level, cumulative, values[order])
+        rows[name] = row
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("parameter")
+
+
+def effects_table(posterior: MixedPosterior) -> pd.DataFrame:
+    """Posterior mean and sd of every effect."""
+    mean, sd = posterior.effect_moments()
+    columns = {}
+    for j, name in enumerate(posterior.names.effects):
+        columns[f"{name}_mean"], columns[f"{name}_sd"] = mean[:, j], sd[:, j]
+    index = pd.Index(posterior.names.groups, name="group")
+    return pd.DataFrame(columns, index=index)
+
+
+def align(table: Table, expected: tuple[str, ...]) -> Table:
+    """The table's columns in the order of the fit."""
+    missing = [n for n in expected if n not in table.names]
+    extra = [n for n in table.names if n not in expected]
+    if missing or extra:
+        said = f"missing {', '.join(map(repr, missing))}" if missing else ""
+        said += " and " if missing and extra else ""
+        said += f"unexpected {', '.join(map(repr, extra))}" if extra else ""
+        raise DataError(f"the columns differ from those of the fit: {said}.")
+    order = [table.names.index(n) for n in expected]
+    return table._replace(values=table.values[:, order], names=expected)

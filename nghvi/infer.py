@@ -1,0 +1,190 @@
+"""``infer``: from any model to a judged posterior, the one door to the recipes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from nghvi._core.evaluate import evaluate
+from nghvi._core.model import (
+    LatentModel,
+    MarginalModel,
+    initial_theta,
+    parameter_dimension,
+    unraveller,
+)
+from nghvi._core.score import Integrated, Sampled, Score
+from nghvi._core.variational import Variational
+from nghvi._typing import Data, Key, Params
+from nghvi.recipes.deep import LARGEST_FULL, deep_recipe, starting_sd
+from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
+from nghvi.recipes.published import published_recipe
+from nghvi.recipes.run import Position, Progress, Recipe, Run, run
+from nghvi.recipes.smooth import smooth_recipe
+from nghvi.recipes.start import value_and_score
+from nghvi.recipes.verdict import Verdict
+
+METHODS = ("auto", "ng-hvi", "ng-hvi-printed", "sg-hvi")
+SIDE_BY_SIDE = 200_000
+"""Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
+COSTLY = 100_000
+CLOSE_ENOUGH = 0.02
+"""Nats between ELBO and evidence below which a costly model's draws are not corrected."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inference:
+    """A posterior approximation with everything needed to judge it.
+
+    ``elbo``, ``log_evidence`` and ``k_hat`` are nan where the latent variables cannot be
+    integrated out. ``pool`` holds weighted draws of theta that stand for the posterior.
+    """
+
+    model: LatentModel
+    data: Data
+    q: Variational
+    verdict: Verdict
+    run: Run
+    pool: Pool
+    elbo: float
+    elbo_se: float
+    log_evidence: float
+    k_hat: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether the optimiser reached the optimum of its family."""
+        return self.verdict.converged
+
+    def draws(self, number: int, seed: int = 0) -> Params:
+        """Equally weighted posterior draws of the parameters, leading axis ``number``."""
+        theta = self.pool.resample(number, np.random.default_rng(seed))
+        return unravel_draws(self.model, self.data, theta)
+
+
+def unravel_draws(model: LatentModel, data: Data, theta: Float[np.ndarray, "s m"]) -> Params:
+    """Named parameters of many draws at once."""
+    return jax.vmap(unraveller(model, data))(jnp.asarray(theta))
+
+
+def infer(
+    model: LatentModel,
+    data: Data,
+    *,
+    seed: int = 0,
+    rank: int | str = "auto",
+    method: str = "auto",
+    steps: int | None = None,
+    latents: str = "auto",
+    smooth: bool = True,
+    importance: bool = True,
+    start: Float[Array, " m"] | None = None,
+    progress: Progress | None = None,
+    resume: Position | None = None,
+) -> Inference:
+    """Approximate the posterior of ``model`` given ``data``.
+
+    ``rank``: number of factors of the covariance, ``"full"``, or ``"auto"`` (full up to 300
+    parameters). ``method``: ``"auto"``, or a published rule (``"ng-hvi"``, ``"ng-hvi-printed"``,
+    ``"sg-hvi"``) run for ``steps`` steps from ``start``. ``latents``: ``"integrate"``,
+    ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
+    ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
+    run.
+    """
+    key = jax.random.key(seed)
+    if latents not in ("auto", "integrate", "sample"):
+        raise ValueError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
+    if latents == "integrate" and not isinstance(model, MarginalModel):
+        raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
+    dim = parameter_dimension(model, data)
+    while True:
+        size = model.evaluation_size(data)
+        batch = max(1, SIDE_BY_SIDE // max(size, 1))
+        recipe = _recipe(key, model, data, dim, rank, method, steps, latents, smooth, start, batch)
+        done = run(recipe, key, model, data, progress=progress, resume=resume)
+        better = _refined_if_needed(model, data, done.q)
+        if better is None or done.position is not None:
+            break
+        model, resume = better, None
+    explicit = method != "auto" or isinstance(rank, int)
+    return _finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
+
+
+def _recipe(
+    key: Key,
+    model: LatentModel,
+    data: Data,
+    dim: int,
+    rank: int | str,
+    method: str,
+    steps: int | None,
+    latents: str,
+    smooth: bool,
+    start: Array | None,
+    batch: int,
+) -> Recipe:
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: choose one of {', '.join(map(repr, METHODS))}.")
+    if isinstance(rank, bool) or not (
+        (isinstance(rank, int) and rank >= 0) or rank in ("auto", "full")
+    ):
+        raise ValueError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")
+    number = None if isinstance(rank, str) else int(rank)
+    exact = isinstance(model, MarginalModel) and (model.marginal_is_exact or latents == "integrate")
+    score: Score = Integrated() if exact and latents != "sample" else Sampled()
+    if method != "auto":
+        theta = initial_theta(key, model, data) if start is None else start
+        published = Integrated() if latents == "integrate" else Sampled()
+        rank = 3 if number is None else number
+        return published_recipe(method, theta, rank, steps or 3000, score=published)
+    if smooth and dim <= LARGEST_FULL:
+        return smooth_recipe(model, score, number, batch)
+    if rank == "auto" and dim > LARGEST_FULL:
+        number = 3
+    unit = starting_sd(model.init_params(key, data))
+    return deep_recipe(score, dim, unit, number)
+
+
+def _refined_if_needed(model: LatentModel, data: Data, q: Variational) -> MarginalModel | None:
+    """The refined model, if it disagrees with the present one at the result."""
+    if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
+        return None
+    better = model.refined()
+    if better is model or better == model:
+        return None
+    now, then = (float(value_and_score(m, data, q.centre)[0]) for m in (model, better))
+    return better if abs(now - then) > 0.01 else None
+
+
+def _finish(
+    key: Key, model: LatentModel, data: Data, done: Run, correct: bool, costly: bool, batch: int
+) -> Inference:
+    """ELBO, k-hat, evidence and the pool of draws."""
+    key_pool, key_elbo = jax.random.split(jax.random.fold_in(key, 10**6))
+    noise = jax.random.normal(key_pool, (4000, done.q.noise_dim))
+    pool = Pool.plain(np.asarray(jax.vmap(done.q.transport)(noise)))
+    nan = float("nan")
+    if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
+        return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
+    found = evaluate(key_elbo, done.q, model, data, draws=500 if costly else 2000, batch=batch)
+    gap = found.log_evidence - found.elbo
+    if correct and not (costly and gap < CLOSE_ENOUGH):
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key_pool)))
+        corrected = importance_pool(
+            found, model, data, rng, log2_draws=10 if costly else 12, batch=batch
+        )
+        pool = pool if corrected is None else corrected
+    return Inference(
+        model,
+        data,
+        done.q,
+        done.verdict,
+        done,
+        pool,
+        found.elbo,
+        found.elbo_se,
+        found.log_evidence,
+        pareto_shape(found.log_ratio),
+    )

@@ -1,0 +1,88 @@
+"""Pictures of a fit. Every function draws on ``ax`` (a new one by default) and returns it."""
+
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg", force=False)
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from nghvi.estimators import tables
+
+BLUE, GREY, ORANGE = "#2a6f97", "#8d99ae", "#d1495b"
+
+
+def trace(estimator: Any, ax: Axes | None = None) -> Axes:
+    """The noisy objective of the last stage against the step, with the final ELBO."""
+    ax = plt.subplots()[1] if ax is None else ax
+    table = estimator.trace_
+    table = table[table["stage"] == table["stage"].iloc[-1]]
+    ax.plot(np.arange(1, len(table) + 1), table["elbo"], color=BLUE, lw=1.2, marker="o", ms=2.5)
+    inference = estimator.posterior_.inference
+    if np.isfinite(inference.elbo):
+        ax.axhline(inference.elbo, color=ORANGE, lw=1, label=f"ELBO {inference.elbo:.2f}")
+        ax.legend(frameon=False)
+    ax.set(xlabel="step", ylabel="objective (noisy ELBO)", title="Optimisation")
+    return ax
+
+
+def posterior(
+    estimator: Any, name: str, ax: Axes | None = None, truth: float | None = None
+) -> Axes:
+    """Posterior density of one parameter, with its 90 % interval."""
+    ax = plt.subplots()[1] if ax is None else ax
+    pool = estimator.posterior_.inference.pool
+    values = tables.named_scalars(estimator.posterior_, pool.theta)[name]
+    row = estimator.summary().loc[name]
+    low, high = row["mean"] - 4 * row["sd"], row["mean"] + 4 * row["sd"]
+    grid = np.linspace(max(low, values.min()), min(high, values.max()), 200)
+    width = 1.06 * row["sd"] * pool.effective**-0.2
+    density = np.exp(-0.5 * ((grid[:, None] - values) / width) ** 2) @ pool.weight
+    density /= width * np.sqrt(2 * np.pi)
+    ax.fill_between(grid, density, color=BLUE, alpha=0.25, lw=0)
+    ax.plot(grid, density, color=BLUE, lw=1.5)
+    ax.plot([row["q5"], row["q95"]], [0, 0], color=BLUE, lw=4, solid_capstyle="butt", clip_on=False)
+    if truth is not None:
+        ax.axvline(truth, color=ORANGE, lw=1.2, ls="--")
+    ax.set(title=name, yticks=[], ylim=(0, None))
+    return ax
+
+
+def caterpillar(estimator: Any, effect: str | None = None, ax: Axes | None = None) -> Axes:
+    """Group effects in order of size, with 90 % intervals."""
+    ax = plt.subplots()[1] if ax is None else ax
+    table = estimator.group_effects()
+    effect = estimator.posterior_.names.effects[0] if effect is None else effect
+    mean, sd = table[f"{effect}_mean"].to_numpy(), table[f"{effect}_sd"].to_numpy()
+    order = np.argsort(mean)
+    position = np.arange(len(order))
+    ax.hlines(
+        position, mean[order] - 1.645 * sd[order], mean[order] + 1.645 * sd[order], GREY, lw=1
+    )
+    ax.plot(mean[order], position, "o", ms=3, color=BLUE)
+    ax.axvline(0, color="black", lw=0.6)
+    ax.set(title=f"Group effects: {effect}", yticks=[], ylabel=f"{len(order)} groups")
+    return ax
+
+
+def overview(estimator: Any, truth: dict[str, float] | None = None) -> Any:
+    """One figure: trace, group effects and the density of every main parameter."""
+    truth = truth or {}
+    shown = [n for n in estimator.summary().index if not n.startswith("effects_cov")]
+    panels = 2 + len(shown)
+    columns = 4
+    rows = -(-panels // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(3.4 * columns, 2.7 * rows))
+    flat = axes.ravel()
+    trace(estimator, flat[0])
+    if estimator.posterior_.names.effects:
+        caterpillar(estimator, ax=flat[1])
+    for ax, name in zip(flat[2:], shown, strict=False):
+        posterior(estimator, name, ax, truth.get(name))
+    for ax in flat[panels:]:
+        ax.set_visible(False)
+    figure.tight_layout()
+    return figure

@@ -1,0 +1,1 @@
+"""From a fitted q to draws, predictions and labelled output."""

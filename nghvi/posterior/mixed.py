@@ -1,0 +1,137 @@
+"""The posterior of a fitted mixed model, on the scale of the user's data.
+
+Draws of theta come from the weighted pool; given theta the effects are drawn from their exact
+conditional. For a linear model everything is mapped back to raw columns; a network keeps its
+standardised inputs and only the response is mapped back.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from nghvi._core.model import unraveller
+from nghvi._typing import Data
+from nghvi.infer import Inference, unravel_draws
+from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.networks import Identity
+from nghvi.posterior.scaling import Scaling
+
+
+class Named(NamedTuple):
+    """Names of what a model has."""
+
+    features: tuple[str, ...]
+    effects: tuple[str, ...]
+    groups: np.ndarray
+
+
+class MixedPosterior(NamedTuple):
+    """A fitted mixed model."""
+
+    inference: Inference
+    scaling: Scaling
+    names: Named
+    intercept: bool
+
+    @property
+    def model(self) -> MixedModel:
+        """The fitted model (on the fitted scale)."""
+        return self.inference.model  # type: ignore[return-value]
+
+    @property
+    def data(self) -> Data:
+        """The training data in the form the model reads."""
+        return self.inference.data
+
+    def maps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Matrices that take fitted coefficients and effects to the raw scale."""
+        q, random = len(self.names.features), self.model.random
+        if not isinstance(self.model.trunk, Identity):
+            return self.scaling.y_scale * np.eye(q), self.scaling.y_scale * np.eye(len(random))
+        return (
+            self.scaling.back(tuple(range(q)), self.intercept),
+            self.scaling.back(random, self.intercept),
+        )
+
+    def globals_at(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """coef, noise_var and effects_cov at each row of theta, raw scale."""
+        params: MixedParams = unravel_draws(self.model, self.data, theta)
+        coef_map, effects_map = self.maps()
+        coef = np.asarray(params.coef) @ coef_map.T
+        if self.intercept:
+            coef[:, 0] += self.scaling.y_centre
+        out = {"coef": coef}
+        if self.model.response.conjugate:
+            out["noise_var"] = np.exp(np.asarray(params.dispersion[:, 0])) * self.scaling.y_scale**2
+        else:
+            out["noise_var"] = np.ones(len(theta))
+        lower = np.asarray(jax.vmap(self.model.precision_factor)(params))
+        root = effects_map @ np.linalg.inv(lower).transpose(0, 2, 1)
+        out["effects_cov"] = root @ root.transpose(0, 2, 1)
+        return out
+
+    def draws(self, number: int, seed: int) -> dict[str, np.ndarray]:
+        """Joint draws of globals and effects."""
+        theta = self.inference.pool.resample(number, np.random.default_rng(seed))
+        keys = jax.random.split(jax.random.key(seed), number)
+        effects = np.asarray(_draw_effects(self.model, self.data, keys, jnp.asarray(theta)))
+        return {**self.globals_at(theta), "effects": effects @ self.maps()[1].T}
+
+    def effect_moments(self, most: int = 2000) -> tuple[np.ndarray, np.ndarray]:
+        """Posterior mean and sd of every effect, (K, r) each, on the raw scale.
+
+        Averages each draw's exact conditional moments where they are known: no sampling noise
+        but that of theta.
+        """
+        theta = self.inference.pool.resample(
+            min(most, self._affordable()), np.random.default_rng(0)
+        )
+        keys = jax.random.split(jax.random.key(0), len(theta))
+        averages = _average_moments(
+            self.model, self.data, keys, jnp.asarray(theta), jnp.asarray(self.maps()[1])
+        )
+        mean, square = (np.asarray(a) for a in averages)
+        return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
+
+    def _affordable(self) -> int:
+        return max(
+            200, int(4e8 // (len(self.names.groups) * max(self.model.num_effects, 1) ** 2 + 1))
+        )
+
+
+def params_at(model: MixedModel, data: Data, theta: Array) -> MixedParams:
+    """Named parameters of one theta."""
+    return unraveller(model, data)(theta)
+
+
+@eqx.filter_jit
+def _draw_effects(model: MixedModel, data: Data, keys: Array, theta: Array) -> Array:
+    def one(draw: tuple[Array, Array]) -> Array:
+        return data.in_original_order(
+            model.draw_effects(draw[0], params_at(model, data, draw[1]), data)
+        )
+
+    return jax.lax.map(one, (keys, theta))
+
+
+@eqx.filter_jit
+def _average_moments(
+    model: MixedModel, data: Data, keys: Array, theta: Array, to_raw: Array
+) -> tuple[Array, Array]:
+    """E[alpha] and E[alpha^2] over draws of theta, accumulated without storing draws."""
+
+    def add(total: tuple[Array, Array], draw: tuple[Array, Array]) -> tuple[tuple, None]:
+        params = params_at(model, data, draw[1])
+        mean, cov = model.effect_moments(draw[0], params, data)
+        mean = mean @ to_raw.T
+        variance = jnp.einsum("ia,abk,ib->ki", to_raw, cov, to_raw)
+        return (total[0] + mean, total[1] + mean**2 + variance), None
+
+    zero = jnp.zeros((data.num_groups, model.num_effects))
+    (mean, square), _ = jax.lax.scan(add, (zero, zero), (keys, theta))
+    number = theta.shape[0]
+    return data.in_original_order(mean / number), data.in_original_order(square / number)
