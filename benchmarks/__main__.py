@@ -26,9 +26,13 @@ def main(arguments: list[str] | None = None) -> None:
     table = commands.add_parser("table", help="print the tables of a recorded run")
     table.add_argument("file", type=Path)
 
-    commands.add_parser("step-cost", help="time of one step against dimension and groups")
+    commands.add_parser(
+        "step-cost", help="time of one step against parameters and groups", add_help=False
+    )
 
-    options = parser.parse_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
+    if rest and options.command != "step-cost":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     names = getattr(options, "problems", None) or list(GENERATORS)
     if options.command == "run":
         from benchmarks.run import run as run_all
@@ -59,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         from benchmarks.step_cost import main as step_cost
 
-        step_cost()
+        step_cost(rest)
 
 
 if __name__ == "__main__":

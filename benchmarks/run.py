@@ -28,7 +28,12 @@ def run(
 ) -> Path:
     """Run every cell, print a table a problem, write the rows; returns the file written."""
     about = facts.about()
-    settings = {"size": size, "seed": seed, "time_limit": time_limit, "groups": problems.SIZES[size]}
+    settings = {
+        "size": size,
+        "seed": seed,
+        "time_limit": time_limit,
+        "groups": problems.SIZES[size],
+    }
     if output is None:
         commit = str(about["commit"] or "unknown")[:7]
         output = RESULTS / f"peers-{size}-{str(about['date'])[:10]}-{commit}.json"
@@ -53,6 +58,7 @@ def run(
 
 def run_cell(name: str, method: str, *, size: str, seed: int, limit: float) -> dict:
     """One row; a failure is a row with its reason."""
+    load = round(os.getloadavg()[0], 2)  # what else the machine is doing
     with tempfile.TemporaryDirectory() as folder:
         events, log = Path(folder) / "events", Path(folder) / "log"
         events.touch()
@@ -60,7 +66,7 @@ def run_cell(name: str, method: str, *, size: str, seed: int, limit: float) -> d
             stopped = _watch(_start(name, method, size, seed, events, stream), events, limit)
         seen = [json.loads(line) for line in events.read_text().splitlines()]
         last_words = log.read_text(errors="replace").strip().splitlines()[-1:]
-    return _row(name, method, limit, seen, stopped, "".join(last_words))
+    return _row(name, method, limit, load, seen, stopped, "".join(last_words))
 
 
 def _start(  # type: ignore[no-untyped-def]
@@ -99,9 +105,15 @@ def _watch(process: subprocess.Popen, events: Path, limit: float) -> str | None:
 
 
 def _row(
-    name: str, method: str, limit: float, seen: list[dict], stopped: str | None, last_words: str
+    name: str,
+    method: str,
+    limit: float,
+    load: float,
+    seen: list[dict],
+    stopped: str | None,
+    last_words: str,
 ) -> dict:
-    row: dict = {"problem": name, "method": method, "status": "ok", "remark": ""}
+    row: dict = {"problem": name, "method": method, "status": "ok", "remark": "", "load": load}
     warm = [e for e in seen if e["event"] == "warm"]
     for event in seen:
         values = {k: v for k, v in event.items() if k != "event"}

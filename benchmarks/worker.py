@@ -43,7 +43,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     report = Reporter(options.events)
     try:
-        measure(report, options.problem, options.method, options.size, options.seed, options.started)
+        measure(
+            report, options.problem, options.method, options.size, options.seed, options.started
+        )
     except UnsupportedError as error:
         report("unsupported", message=str(error))
     except ImportError as error:
@@ -55,9 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
         report("done", peak_megabytes=round(peak))
 
 
-def measure(
-    report: Reporter, name: str, method: str, size: str, seed: int, started: float
-) -> None:
+def measure(report: Reporter, name: str, method: str, size: str, seed: int, started: float) -> None:
     """Cold fit on the first data set, its summary, then warm fits on others of its shape."""
     module = methods.load(method)
     problem = problems.simulate(name, size, seed)

@@ -42,7 +42,7 @@ def _demo(out: pathlib.Path, seed: int) -> int:
     table = model.summary()
     table = table[~table.index.str.startswith("effects_cov")]
     table["truth"] = pd.Series(data.truth)
-    console.print(table.round(3).to_string())
+    console.print(table.round(3).to_string(), markup=False, highlight=False)
     colour = "green" if model.converged_ else "red"
     console.print(f"[{colour}]{model.verdict_}[/]")
     console.print(

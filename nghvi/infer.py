@@ -29,7 +29,7 @@ from nghvi.recipes.verdict import Verdict
 METHODS = ("auto", "ng-hvi", "ng-hvi-printed", "sg-hvi")
 SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
-COSTLY = 100_000
+COSTLY = 20_000
 CLOSE_ENOUGH = 0.02
 """Nats between ELBO and evidence below which a costly model's draws are not corrected."""
 

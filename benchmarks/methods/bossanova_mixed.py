@@ -6,11 +6,14 @@ Standard errors of the coefficients come with ``infer``, hence in ``summarise``.
 import numpy as np
 import polars as pl
 from bossanova import model as formula_model
+from bossanova import set_display_digits
 
 from benchmarks.methods.base import Summary, from_estimates
 from benchmarks.problems import Problem
 
 PACKAGES = ("bossanova", "polars")
+
+set_display_digits(12)  # its tables hold rounded numbers, by default four digits
 
 
 def fit(problem: Problem, seed: int) -> formula_model:

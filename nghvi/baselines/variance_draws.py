@@ -12,78 +12,89 @@ squares that sum to s (the noise: residuals; an independent effect j: m = K, s =
 
 IG(a, b) has density prop. to v^-(a+1) exp(-b/v). The auxiliary c is drawn afresh from the
 present v or W each time, so it is no part of a sampler's state.
+
+All randomness but a few normals is gamma variates of unit scale whose shapes are known
+beforehand: b / gamma_a is IG(a, b), and Bartlett's decomposition of a Wishart matrix has roots
+of chi^2 = 2 gamma variates on its diagonal. The caller draws them all in one call, because
+every call of the rejection sampler adds about as much to compile as the rest of a sweep.
 """
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from nghvi._typing import Key, Scalar
 from nghvi.priors import HalfT, HuangWand, InverseGamma, WishartPrecision
 
 
-def inverse_gamma(
-    key: Key, shape: float | Scalar, scale: Float[Array, "*batch"]
-) -> Float[Array, "*batch"]:
-    """One draw of IG(shape, scale) for each scale."""
-    return scale / jax.random.gamma(key, shape, scale.shape)
+def variance_shapes(
+    prior: InverseGamma | HalfT, size: int, count: int
+) -> Float[np.ndarray, "s size"]:
+    """Shapes of the gamma variates for ``size`` variances with ``count`` squares each."""
+    if isinstance(prior, InverseGamma):
+        return np.full((1, size), prior.shape + 0.5 * count)
+    halves = 0.5 * (prior.df + np.array([1.0, count]))
+    return np.broadcast_to(halves[:, None], (2, size))
 
 
 def draw_variances(
-    key: Key,
+    gammas: Float[Array, "s size"],
     prior: InverseGamma | HalfT,
-    current: Float[Array, "*batch"],
-    squares: Float[Array, "*batch"],
-    count: int,
-) -> Float[Array, "*batch"]:
-    """Variances given the sums of ``count`` squares of centred normals with those variances."""
+    current: Float[Array, " size"],
+    squares: Float[Array, " size"],
+) -> Float[Array, " size"]:
+    """Variances given the sums of squares of centred normals with those variances."""
     if isinstance(prior, InverseGamma):
-        return inverse_gamma(key, prior.shape + 0.5 * count, prior.scale + 0.5 * squares)
-    key_auxiliary, key_variance = jax.random.split(key)
-    auxiliary = inverse_gamma(
-        key_auxiliary, 0.5 * (prior.df + 1), prior.df / current + prior.scale**-2
-    )
-    return inverse_gamma(
-        key_variance, 0.5 * (prior.df + count), prior.df / auxiliary + 0.5 * squares
-    )
+        return (prior.scale + 0.5 * squares) / gammas[0]
+    auxiliary = (prior.df / current + prior.scale**-2) / gammas[0]
+    return (prior.df / auxiliary + 0.5 * squares) / gammas[1]
 
 
-def wishart_root(key: Key, df: float, rate: Float[Array, "r r"]) -> Float[Array, "r r"]:
-    """Lower triangular L with L L' ~ Wishart(df, rate^-1), by Bartlett's decomposition."""
-    r = rate.shape[0]
-    key_diagonal, key_below = jax.random.split(key)
-    # chi^2 with df, df - 1, ... degrees of freedom.
-    squares = 2 * jax.random.gamma(key_diagonal, 0.5 * (df - jnp.arange(r)))
-    below = jnp.tril(jax.random.normal(key_below, (r, r)), -1)
-    standard = below + jnp.diag(jnp.sqrt(squares))
-    # rate = U U' with U upper triangular (a Cholesky factor with rows and columns reversed):
-    # then rate^-1 = U^-T U^-1 has a lower triangular root, and so has the draw. Inverting the
-    # rate, or squaring the draw to factorise it again, would lose half the digits.
-    upper = jnp.linalg.cholesky(rate[::-1, ::-1])[::-1, ::-1]
-    return solve_triangular(upper, standard, lower=False, trans=1)
+def precision_shapes(
+    prior: InverseGamma | HalfT | WishartPrecision | HuangWand, r: int, num_groups: int
+) -> Float[np.ndarray, "s r"]:
+    """Shapes of the gamma variates for the precision of r effects."""
+    if isinstance(prior, InverseGamma | HalfT):
+        return variance_shapes(prior, r, num_groups)
+    if isinstance(prior, WishartPrecision):
+        df = r + 1 if prior.df is None else prior.df
+        return _bartlett_shapes(df + num_groups, r)[None]
+    auxiliary = np.full(r, 0.5 * (prior.df + r))
+    return np.stack([auxiliary, _bartlett_shapes(prior.df + r - 1 + num_groups, r)])
 
 
 def draw_precision_factor(
-    key: Key,
+    gammas: Float[Array, "s r"],
+    normals: Float[Array, "r r"],
     prior: InverseGamma | HalfT | WishartPrecision | HuangWand,
     current: Float[Array, "r r"],
     effects: Float[Array, "k r"],
 ) -> Float[Array, "r r"]:
     """Lower triangular L with Omega^-1 = L L', given the effects and the present L."""
-    num_groups, r = effects.shape
     if isinstance(prior, InverseGamma | HalfT):
         present = jnp.diagonal(current) ** -2
-        squares = jnp.sum(effects**2, axis=0)
-        return jnp.diag(draw_variances(key, prior, present, squares, num_groups) ** -0.5)
+        variances = draw_variances(gammas, prior, present, jnp.sum(effects**2, axis=0))
+        return jnp.diag(variances**-0.5)
     scatter = effects.T @ effects
     if isinstance(prior, WishartPrecision):
-        df = r + 1 if prior.df is None else prior.df
-        return wishart_root(key, df + num_groups, jnp.eye(r) / prior.scale + scatter)
-    key_auxiliary, key_wishart = jax.random.split(key)
+        return _wishart_root(gammas[0], normals, jnp.eye(len(scatter)) / prior.scale + scatter)
     diagonal = jnp.sum(current**2, axis=1)
-    auxiliary = inverse_gamma(
-        key_auxiliary, 0.5 * (prior.df + r), prior.df * diagonal + prior.scale**-2
-    )
-    rate = jnp.diag(2 * prior.df / auxiliary) + scatter
-    return wishart_root(key_wishart, prior.df + r - 1 + num_groups, rate)
+    auxiliary = (prior.df * diagonal + prior.scale**-2) / gammas[0]
+    return _wishart_root(gammas[1], normals, jnp.diag(2 * prior.df / auxiliary) + scatter)
+
+
+def _bartlett_shapes(df: float, r: int) -> Float[np.ndarray, " r"]:
+    """Half the degrees of freedom df, df - 1, ... on the diagonal."""
+    return 0.5 * (df - np.arange(r))
+
+
+def _wishart_root(
+    gammas: Float[Array, " r"], normals: Float[Array, "r r"], rate: Float[Array, "r r"]
+) -> Float[Array, "r r"]:
+    """Lower triangular L with L L' ~ Wishart(df, rate^-1), df set by the gammas' shapes."""
+    standard = jnp.tril(normals, -1) + jnp.diag(jnp.sqrt(2 * gammas))
+    # rate = U U' with U upper triangular (a Cholesky factor with rows and columns reversed):
+    # then rate^-1 = U^-T U^-1 has a lower triangular root, and so has the draw. Inverting the
+    # rate, or squaring the draw to factorise it again, would lose half the digits.
+    upper = jnp.linalg.cholesky(rate[::-1, ::-1])[::-1, ::-1]
+    return solve_triangular(upper, standard, lower=False, trans=1)

@@ -21,6 +21,7 @@ from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.predictive import predictive_mean
 from nghvi.posterior.scaling import Scaling
+from nghvi.recipes.run import Position
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors
 
 
@@ -61,7 +62,22 @@ class MixedEstimator(BaseEstimator):
         self._publish(inference, time.perf_counter() - begun)
         return self
 
-    def _infer(self, model: MixedModel, data: Any, deep: bool) -> Inference:
+    def resume(self) -> Self:
+        """Go on with a fit that was interrupted, as if it had not been."""
+        check_is_fitted(self, "posterior_")
+        before = self.posterior_.inference
+        if before.run.position is None:
+            return self
+        begun = time.perf_counter()
+        deep = not isinstance(self.posterior_.model.trunk, Identity)
+        inference = self._infer(self.posterior_.model, before.data, deep, before.run.position)
+        self.posterior_ = self.posterior_._replace(inference=inference)
+        self._publish(inference, self.seconds_ + time.perf_counter() - begun)
+        return self
+
+    def _infer(
+        self, model: MixedModel, data: Any, deep: bool, resume: Position | None = None
+    ) -> Inference:
         seed = self._seed()
         settings: dict[str, Any] = {
             "seed": seed,
@@ -71,6 +87,7 @@ class MixedEstimator(BaseEstimator):
             "latents": self.latents,
             "smooth": not deep,
             "importance": self.importance,
+            "resume": resume,
         }
         if self.method != "auto":
             settings["start"] = published_start(model, data, seed)

@@ -11,7 +11,7 @@ from nghvi._core.response import Response
 from nghvi._linalg import small
 from nghvi.data.grouped import Rows
 
-NEWTON_STEPS = 6
+NEWTON_STEPS = 5
 LONGEST_NEWTON_STEP = 5.0
 
 

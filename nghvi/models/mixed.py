@@ -25,9 +25,9 @@ from nghvi.latents.rows import RowProblem
 from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
 
-NODES = {1: 9, 2: 7}
-FINER_NODES = {1: 31, 2: 19}
+NODES = {1: 7, 2: 5}
 """Quadrature nodes a dimension by number of random effects; beyond these, Laplace and draws."""
+MOST_NODES = 40
 
 
 GroupedData = Any
@@ -71,9 +71,10 @@ class MixedModel(MarginalModel):
         return self.response.conjugate or self.num_effects == 0 or self.nodes > 1
 
     def refined(self) -> "MixedModel":
-        if self.response.conjugate or self.nodes == 1 or self.num_effects == 0:
+        finer = 2 * self.nodes + 1
+        if self.response.conjugate or self.nodes == 1 or finer > MOST_NODES:
             return self
-        return dataclasses.replace(self, num_nodes=FINER_NODES[self.num_effects])
+        return dataclasses.replace(self, num_nodes=finer)
 
     def evaluation_size(self, data: GroupedData) -> int:
         """Numbers touched by one evaluation: how many fit side by side in the caches."""

@@ -86,18 +86,20 @@ def run(
             q = begin
             continue
         watch = _Watch(stage, progress)
-        current = fit(
-            stage_key,
-            stage.algorithm,
-            model,
-            data,
-            begin,
-            num_steps=stage.num_steps,
-            chunk=stage.chunk,
-            average_last=stage.average_last,
-            monitor=watch,
-            resume=current,
-        )
+        # The interruption may have come before the stop rule was asked about the last chunk.
+        if not (current and current.trace and stage.stop(current.step, current.trace)):
+            current = fit(
+                stage_key,
+                stage.algorithm,
+                model,
+                data,
+                begin,
+                num_steps=stage.num_steps,
+                chunk=stage.chunk,
+                average_last=stage.average_last,
+                monitor=watch,
+                resume=current,
+            )
         if watch.interrupted:
             position = Position(index, q, current, tuple(done))
             verdict = Verdict(

@@ -98,7 +98,7 @@ def judge_full(algorithm: HybridVI) -> Judge:
         first = first._replace(state=first.state._replace(rule=silent))
         estimates, number = first, 0
         while number < MOST_ESTIMATES:
-            number += 2 * CHUNK
+            number += CHUNK
             estimates = fit(
                 key, algorithm, model, data, q, num_steps=number, chunk=CHUNK, resume=estimates
             )
@@ -106,7 +106,7 @@ def judge_full(algorithm: HybridVI) -> Judge:
             spread = max(
                 trace.remaining.mean.std(axis=0).max(), trace.remaining.scale.std(axis=0).max()
             )
-            if not spread / np.sqrt(number) > TOLERANCE / 4:
+            if not spread / np.sqrt(number) > TOLERANCE / 5:
                 break
         return judge(
             np.asarray(trace.remaining.mean),

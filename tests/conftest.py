@@ -1,0 +1,54 @@
+"""Shared small problems; every fit in the suite is tiny."""
+
+import functools
+
+import jax
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+
+import nghvi
+
+matplotlib.use("Agg")
+
+
+@functools.lru_cache
+def panel_frame(num_groups=30, size=8, seed=0, binary=False):
+    """Random intercept and slope; unequal groups."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(max(size - 4, 1), size + 5, num_groups)
+    group = np.repeat(np.arange(num_groups), sizes)
+    x = rng.normal(size=(group.size, 2))
+    effects = rng.normal(size=(num_groups, 2)) * [0.8, 0.4]
+    eta = 0.5 + x @ [1.0, -0.5] + effects[group, 0] + effects[group, 1] * x[:, 0]
+    y = (rng.normal(size=eta.size) < eta) * 1 if binary else eta + 0.7 * rng.normal(size=eta.size)
+    return pd.DataFrame({"g": group, "a": x[:, 0], "b": x[:, 1], "y": y})
+
+
+@pytest.fixture(scope="session")
+def panel():
+    return panel_frame()
+
+
+@pytest.fixture(scope="session")
+def binary_panel():
+    return panel_frame(binary=True)
+
+
+@pytest.fixture(scope="session")
+def fitted(panel):
+    """A linear mixed model with correlated intercept and slope."""
+    return nghvi.MixedRegressor("g", random=["intercept", "a"]).fit(
+        panel[["g", "a", "b"]], panel["y"]
+    )
+
+
+@pytest.fixture(scope="session")
+def fitted_binary(binary_panel):
+    return nghvi.MixedClassifier("g").fit(binary_panel[["g", "a", "b"]], binary_panel["y"])
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(0)

@@ -1,0 +1,175 @@
+"""Bad input: each case gets an error that names the place and the remedy, or a warning."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from tests.conftest import panel_frame
+
+import nghvi
+from nghvi import DataError, DataWarning
+from nghvi.priors import HuangWand, InverseGamma, PriorError, Priors, WishartPrecision
+
+FRAME = panel_frame()
+X, Y = FRAME[["g", "a", "b"]], FRAME["y"]
+
+
+def spoil(column, value, rows=(3, 7)):
+    frame = X.astype({"a": float, "g": object})
+    frame.loc[list(rows), column] = value
+    return frame
+
+
+CASES = {
+    "nan": (spoil("a", np.nan), Y, {}, r"'a' \(2 rows\).*impute"),
+    "inf": (spoil("a", np.inf, (1,)), Y, {}, r"'a' \(1 row\)"),
+    "missing group label": (spoil("g", None), Y, {}, r"'g': 2 rows without a group"),
+    "nan in y": (X, Y.where(Y.index > 1), {}, r"y: 2 rows.*missing"),
+    "no such group": (X, Y, {"group": "school"}, r"'school' is not in the data.*'g', 'a'"),
+    "group name with array": (X.to_numpy(), Y, {}, "index"),
+    "group index out of range": (X.to_numpy(), Y, {"group": 9}, "group=9"),
+    "one group": (X.assign(g=1), Y, {}, r"one level only.*group=None"),
+    "constant y": (X, Y * 0 + 2, {}, "constant"),
+    "text column": (X.assign(b="red"), Y, {}, r"'b' is not numeric.*get_dummies"),
+    "categorical column": (X.assign(b=pd.Categorical(["u"] * len(X))), Y, {}, "'b' is not numeric"),
+    "dates": (X.assign(b=pd.Timestamp("2020-01-01")), Y, {}, "'b' is not numeric"),
+    "text y": (X, Y.astype(str), {}, "MixedClassifier"),
+    "short y": (X, Y[:-2], {}, r"rows but y has"),
+    "two columns of y": (X, np.column_stack([Y, Y]), {}, "shape"),
+    "empty frame": (X[:0], Y[:0], {}, "no rows"),
+    "one dimensional": (X["a"].to_numpy(), Y, {"group": None}, "reshape"),
+    "unknown random column": (X, Y, {"random": ["intercept", "c"]}, "'c' is not a column"),
+    "random twice": (X, Y, {"random": ["a", "a"]}, "twice"),
+    "random nothing": (X, Y, {"random": []}, "group=None"),
+    "random word": (X, Y, {"random": "slopes"}, "random='slopes'"),
+    "random intercept without": (
+        X,
+        Y,
+        {"fit_intercept": False, "random": "intercept"},
+        "fit_interc",
+    ),
+    "rank": (X, Y, {"rank": -2}, "rank=-2"),
+    "method": (X, Y, {"method": "fast"}, "method='fast'"),
+    "steps": (X, Y, {"method": "ng-hvi", "steps": 0}, "steps=0"),
+    "priors": (X, Y, {"priors": {"coef_sd": 1}}, "nghvi.priors.Priors"),
+    "response": (X, Y, {"response": "poisson"}, "gaussian"),
+    "covariance": (X, Y, {"covariance": "banded"}, "covariance="),
+    "full covariance with a diagonal prior": (
+        X,
+        Y,
+        {"covariance": "full", "priors": Priors(effects=InverseGamma())},
+        "HuangWand",
+    ),
+    "diagonal covariance with a full prior": (
+        X,
+        Y,
+        {"covariance": "diagonal", "priors": Priors(effects=WishartPrecision(1.0))},
+        "HalfT",
+    ),
+    "hidden width": (X, Y, {"hidden": (4, 0)}, "at least 1"),
+    "hidden number": (X, Y, {"hidden": 4}, "tuple"),
+    "activation": (X, Y, {"hidden": (4,), "activation": "gelu"}, "activation"),
+    "no y": (X, None, {}, "requires y"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused_with_reason_and_remedy(name):
+    x, y, settings, message = CASES[name]
+    with pytest.raises(ValueError, match=message):
+        nghvi.MixedRegressor(**{"group": "g", **settings}).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: InverseGamma(-1, 1), "shape=-1"),
+        (lambda: InverseGamma(1, 0), "scale=0"),
+        (lambda: WishartPrecision(float("nan")), "scale=nan"),
+        (lambda: HuangWand(df="two"), "df='two'"),
+        (lambda: Priors(coef_sd=-3), "coef_sd=-3"),
+        (lambda: Priors(noise=3), "noise=3"),
+        (lambda: Priors(effects="weak"), "effects='weak'"),
+    ],
+)
+def test_priors_name_the_parameter(make, name):
+    with pytest.raises(PriorError, match=name):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"c": FRAME["a"]}, r"'c' is a linear combination"),
+        ({"c": 2 * FRAME["a"] - FRAME["b"] + 1}, r"'c' is a linear combination"),
+        ({"c": 5.0}, r"'c' is constant"),
+    ],
+)
+def test_undetermined_columns_warn_and_fit(change, message):
+    with pytest.warns(DataWarning, match=message):
+        fitted = nghvi.MixedRegressor("g").fit(X.assign(**change), Y)
+    assert fitted.converged_
+    # What the data do determine is untouched: the fitted values.
+    plain = nghvi.MixedRegressor("g").fit(X, Y)
+    np.testing.assert_allclose(fitted.predict(X.assign(**change)), plain.predict(X), atol=0.03)
+
+
+def test_every_row_its_own_group_warns():
+    with pytest.warns(DataWarning, match="own group"):
+        fitted = nghvi.MixedRegressor("g").fit(X.assign(g=np.arange(len(X))), Y)
+    assert np.isfinite(fitted.summary().to_numpy()).all()
+
+
+def test_fewer_rows_than_coefficients_warn():
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame(rng.normal(size=(6, 9)), columns=list("abcdefhij")).assign(
+        g=[0, 0, 1, 1, 2, 2]
+    )
+    with pytest.warns(DataWarning, match="fewer rows"):
+        fitted = nghvi.MixedRegressor("g").fit(x, rng.normal(size=6))
+    assert np.isfinite(fitted.summary().to_numpy()).all()
+
+
+def test_a_column_on_another_scale_does_no_harm():
+    fitted = nghvi.MixedRegressor("g").fit(X.assign(a=1e9 * X["a"] + 1e12), 1e-6 * Y)
+    plain = nghvi.MixedRegressor("g").fit(X, Y)
+    assert fitted.converged_
+    assert fitted.summary()["mean"]["a"] == pytest.approx(
+        plain.summary()["mean"]["a"] * 1e-15, rel=0.01
+    )
+
+
+def test_predict_names_what_is_wrong(fitted):
+    with pytest.raises(DataError, match="missing 'b'"):
+        fitted.predict(X[["g", "a"]])
+    with pytest.raises(DataError, match="unexpected 'c'"):
+        fitted.predict(X.assign(c=1))
+    with pytest.raises(DataError, match="'g' is not in the data"):
+        fitted.predict(X[["a", "b"]])
+    with pytest.raises(ValueError, match="not fitted"):
+        nghvi.MixedRegressor("g").predict(X)
+    with pytest.raises(DataError, match="draws=0"):
+        fitted.posterior_draws(0)
+    reordered = fitted.predict(X[["b", "g", "a"]])
+    np.testing.assert_allclose(reordered, fitted.predict(X))
+
+
+@pytest.mark.parametrize("y", [FRAME["y"] * 0 + 1, np.arange(len(X)) % 3])
+def test_a_classifier_needs_two_classes(y):
+    with pytest.raises(DataError, match="class"):
+        nghvi.MixedClassifier("g").fit(X, y)
+
+
+def test_polars_complaints_name_columns_too():
+    frame = pl.from_pandas(X).with_columns(a=pl.lit(None, dtype=pl.Float64))
+    with pytest.raises(DataError, match="'a'"):
+        nghvi.MixedRegressor("g").fit(frame, Y)
+
+
+def test_huge_predictors_stay_finite():
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"g": np.repeat(np.arange(20), 10), "a": rng.normal(size=200)})
+    y = (x["a"] > 0).astype(int)  # separable: the posterior rests on the prior
+    fitted = nghvi.MixedClassifier("g").fit(x, y)
+    assert np.isfinite(fitted.summary().to_numpy()).all()
+    assert np.isfinite(fitted.predict_proba(x.assign(a=1e3 * x["a"]))).all()

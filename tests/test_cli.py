@@ -1,0 +1,34 @@
+"""The command line program, as a person would call it."""
+
+import numpy as np
+import pytest
+
+from nghvi.cli import main
+from nghvi.datasets import simulate_schools
+
+
+def test_demo_prints_a_table_and_writes_a_picture(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "Converged" in printed
+    assert "effects_sd[intake]" in printed
+    assert (tmp_path / "out" / "overview.png").read_bytes()[:4] == b"\x89PNG"
+    assert "truth" in (tmp_path / "out" / "summary.csv").read_text()
+
+
+def test_demo_says_where_it_could_not_write(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    assert main(["demo", "--out", str(tmp_path / "file")]) == 1
+    assert "choose another --out" in capsys.readouterr().out
+
+
+def test_unknown_command_is_refused():
+    with pytest.raises(SystemExit):
+        main(["bake"])
+
+
+def test_the_built_in_data_are_what_they_say():
+    data = simulate_schools()
+    assert data.frame["school"].nunique() == 60
+    assert np.isfinite(data.frame.drop(columns="school").to_numpy()).all()
+    assert data.frame.equals(simulate_schools().frame)

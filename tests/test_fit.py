@@ -1,0 +1,167 @@
+"""The loop: chunking, resuming and interrupting change nothing."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nghvi import MarginalModel
+from nghvi._core.direction import NaturalGradient, OrdinaryGradient
+from nghvi._core.draws import IndependentDraws, OrthogonalDraws
+from nghvi._core.fit import _run_chunk, fit
+from nghvi._core.hybrid import HybridVI
+from nghvi._core.score import Integrated, Sampled
+from nghvi._core.step_rules import adadelta_rule, coded_rule, printed_rule, robbins_monro
+from nghvi.recipes.run import run
+from nghvi.recipes.smooth import smooth_recipe
+from nghvi.variational import CholeskyGaussian, FactorGaussian
+
+
+class NormalMean(MarginalModel):
+    """z ~ N(theta, I), y ~ N(z, I): everything is known in closed form."""
+
+    def init_params(self, key, data):
+        return jnp.zeros(data.shape[0])
+
+    def init_latents(self, key, params, data):
+        return jnp.zeros_like(data)
+
+    def log_joint(self, params, latents, data):
+        prior = -0.5 * jnp.sum(params**2) / 4
+        return (
+            -0.5 * jnp.sum((data - latents) ** 2) - 0.5 * jnp.sum((latents - params) ** 2) + prior
+        )
+
+    def sample_latents(self, key, params, latents, data):
+        return 0.5 * (data + params) + jnp.sqrt(0.5) * jax.random.normal(key, data.shape)
+
+    def log_marginal(self, params, data):
+        return -0.25 * jnp.sum((data - params) ** 2) - 0.5 * jnp.sum(params**2) / 4
+
+
+DATA = jnp.array([1.0, -2.0, 0.5, 3.0])
+START = FactorGaussian.start(jnp.zeros(4), jnp.ones(4), 2, signed_scale=True)
+ALGORITHMS = {
+    "coded": HybridVI(IndependentDraws(), Sampled(), NaturalGradient(10.0, "paper"), coded_rule()),
+    "printed": HybridVI(IndependentDraws(), Sampled(), NaturalGradient(), printed_rule()),
+    "ordinary": HybridVI(IndependentDraws(2), Integrated(), OrdinaryGradient(), adadelta_rule()),
+}
+
+
+def same(a, b):
+    return all(
+        np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_chunk_length_changes_no_bit(name, key):
+    runs = [
+        fit(key, ALGORITHMS[name], NormalMean(), DATA, START, num_steps=23, chunk=c, average_last=7)
+        for c in (23, 5)
+    ]
+    assert same(runs[0].q, runs[1].q)
+    assert same(runs[0].trace, runs[1].trace)
+
+
+@pytest.mark.parametrize("cut", [5, 10, 20])
+def test_resuming_after_any_chunk_changes_no_bit(cut, key):
+    algorithm = ALGORITHMS["coded"]
+    settings = {"num_steps": 23, "chunk": 5, "average_last": 7}
+    whole = fit(key, algorithm, NormalMean(), DATA, START, **settings)
+    part = fit(
+        key, algorithm, NormalMean(), DATA, START, monitor=lambda step, _: step >= cut, **settings
+    )
+    assert part.step == cut
+    assert part.stopped
+    rest = fit(key, algorithm, NormalMean(), DATA, START, resume=part, **settings)
+    assert same(whole.q, rest.q)
+    assert same(whole.state, rest.state)
+    assert same(whole.trace, rest.trace)
+
+
+def test_one_program_serves_every_chunk_and_seed():
+    algorithm = ALGORITHMS["printed"]
+    traced = []
+
+    class Counting(NormalMean):
+        def log_joint(self, params, latents, data):
+            traced.append(1)
+            return super().log_joint(params, latents, data)
+
+    counts = []
+    for seed, steps in [(0, 12), (1, 12), (2, 17)]:
+        fit(jax.random.key(seed), algorithm, Counting(), DATA, START, num_steps=steps, chunk=6)
+        counts.append(len(traced))
+    assert counts[0] == counts[1] == counts[2]
+    assert _run_chunk is not None
+
+
+def test_average_is_the_mean_of_the_last_iterates(key):
+    algorithm = ALGORITHMS["ordinary"]
+    kept = []
+    for steps in (8, 9, 10):
+        kept.append(fit(key, algorithm, NormalMean(), DATA, START, num_steps=steps, chunk=10).q)
+    averaged = fit(
+        key, algorithm, NormalMean(), DATA, START, num_steps=10, chunk=10, average_last=3
+    ).q
+    expected = jax.tree.map(lambda *x: sum(x) / 3, *kept)
+    for a, b in zip(jax.tree.leaves(averaged), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_draws_in_batches_give_the_same_gradient(key):
+    q = CholeskyGaussian.from_covariance_factor(jnp.zeros(4), jnp.eye(4))
+    base = HybridVI(OrthogonalDraws(), Integrated(), NaturalGradient(0.0), robbins_monro(3))
+    batched = eqx.tree_at(lambda a: a.draws, base, base.draws)
+    batched = HybridVI(base.draws, base.score, base.direction, base.step_rule, batch=3)
+    for a, b in zip(
+        jax.tree.leaves(base.gradient(key, q, jnp.zeros((16, 0)), NormalMean(), DATA)[0]),
+        jax.tree.leaves(batched.gradient(key, q, jnp.zeros((16, 0)), NormalMean(), DATA)[0]),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-13)
+
+
+def test_a_draw_with_non_finite_density_is_left_out_and_counted(key):
+    class Cliff(NormalMean):
+        def log_marginal(self, params, data):
+            inside = params[0] < 0.5
+            return jnp.where(inside, super().log_marginal(params, data), jnp.nan)
+
+    q = CholeskyGaussian.from_covariance_factor(jnp.zeros(4), jnp.eye(4))
+    algorithm = HybridVI(OrthogonalDraws(), Integrated(), NaturalGradient(0.0), robbins_monro(3))
+    done = fit(key, algorithm, Cliff(), DATA, q, num_steps=2, chunk=2)
+    assert done.trace.bad_draws.sum() > 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(done.q))
+
+
+def test_the_recipe_finds_a_gaussian_posterior_exactly(key):
+    model = NormalMean()
+    done = run(smooth_recipe(model, Integrated(), None), key, model, DATA)
+    # Precision 1/2 from the data and 1/4 from the prior.
+    np.testing.assert_allclose(done.q.mean, DATA * (0.5 / 0.75), atol=1e-8)
+    np.testing.assert_allclose(done.q.covariance(), np.eye(4) / 0.75, atol=1e-8)
+    assert done.verdict.converged
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_an_interrupted_recipe_resumes_to_the_same_bits(after, key):
+    model = NormalMean()
+    recipe = smooth_recipe(model, Sampled(), None)
+    whole = run(recipe, key, model, DATA)
+    calls = []
+
+    def interrupt(stage, step, total, trace):
+        calls.append(stage)
+        if len(calls) == after:
+            raise KeyboardInterrupt
+
+    part = run(recipe, key, model, DATA, progress=interrupt)
+    assert part.position is not None
+    assert not part.verdict.converged
+    assert "resume" in part.verdict.sentence
+    rest = run(recipe, key, model, DATA, resume=part.position)
+    assert same(whole.q, rest.q)
+    assert whole.steps == rest.steps

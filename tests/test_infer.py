@@ -1,0 +1,156 @@
+"""Honest numbers: evidence, ELBO, verdicts, importance weights, published rules."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.conftest import panel_frame
+from tests.test_fit import DATA, NormalMean
+
+import nghvi
+from nghvi._core.evaluate import evaluate
+from nghvi.data.grouped import Rows
+from nghvi.infer import infer
+from nghvi.models.mixed import MixedModel, prepare, published_start
+from nghvi.networks import Identity
+from nghvi.priors import InverseGamma, Priors, WishartPrecision
+from nghvi.recipes.importance import pareto_shape
+from nghvi.recipes.project import project
+from nghvi.recipes.verdict import judge
+from nghvi.responses import Gaussian
+from nghvi.variational import CholeskyGaussian
+
+
+def rows_of(frame, columns=("a", "b")):
+    x = np.column_stack([np.ones(len(frame)), frame[list(columns)]])
+    return Rows.from_arrays(x, frame["y"].to_numpy(), frame["g"].to_numpy(), frame["g"].max() + 1)
+
+
+ROWS = rows_of(panel_frame())
+MODEL = MixedModel(Identity(3), Gaussian(), Priors(effects=InverseGamma()), (0,))
+
+
+def test_elbo_and_evidence_of_a_gaussian_target_are_its_normalising_constant(key):
+    found = infer(NormalMean(), DATA)
+    # log of the integral of exp(-(y-t)^2/4 - t^2/8): Gaussian integral, four times.
+    quadratic = -0.25 * DATA**2 + (0.5 * DATA) ** 2 / (2 * 0.75)
+    exact = float(jnp.sum(quadratic + 0.5 * jnp.log(2 * jnp.pi / 0.75)))
+    assert found.elbo == pytest.approx(exact, abs=1e-6)
+    assert found.log_evidence == pytest.approx(exact, abs=1e-6)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3, "full"])
+def test_elbo_never_exceeds_the_evidence_and_grows_with_rank(rank):
+    best = infer(MODEL, prepare(MODEL, ROWS))
+    found = infer(MODEL, prepare(MODEL, ROWS), rank=rank)
+    assert found.elbo <= best.log_evidence + 0.02
+    assert found.elbo <= best.elbo + 3 * (found.elbo_se + best.elbo_se)
+    assert found.converged
+
+
+def test_sampled_and_integrated_latents_agree():
+    integrated = infer(MODEL, ROWS)
+    sampled = infer(MODEL, ROWS, latents="sample")
+    sd = integrated.q.standard_deviation()
+    np.testing.assert_array_less(np.abs(sampled.q.mean - integrated.q.mean) / sd, 0.1)
+    ratio = sampled.q.standard_deviation() / sd
+    np.testing.assert_array_less(np.abs(ratio - 1), 0.1)
+
+
+@pytest.mark.parametrize("method", ["ng-hvi", "ng-hvi-printed", "sg-hvi"])
+def test_published_rules_approach_the_optimum_and_are_judged(method):
+    start = published_start(MODEL, ROWS, 0)
+    best = infer(MODEL, prepare(MODEL, ROWS))
+    found = infer(MODEL, ROWS, method=method, steps=3000, rank=1, start=start)
+    assert best.log_evidence - 15 < found.elbo <= best.log_evidence + 0.05
+    few = infer(MODEL, ROWS, method=method, steps=20, rank=1, start=start)
+    assert not few.converged
+    assert few.verdict.sentence.startswith("Not converged")
+
+
+def test_the_same_seed_gives_the_same_result_and_another_seed_another():
+    first, second, other = (infer(MODEL, prepare(MODEL, ROWS), seed=s) for s in (3, 3, 4))
+    assert np.array_equal(first.pool.theta, second.pool.theta)
+    assert first.elbo == second.elbo
+    assert not np.array_equal(first.pool.theta, other.pool.theta)
+
+
+def test_importance_weights_correct_a_skewed_posterior():
+    """log of a Gamma(2, 1) variable: mean digamma(2), variance trigamma(2), both known."""
+
+    class LogGamma(nghvi.MarginalModel):
+        def init_params(self, key, data):
+            return jnp.zeros(2)
+
+        def init_latents(self, key, params, data):
+            return ()
+
+        def log_joint(self, params, latents, data):
+            return self.log_marginal(params, data)
+
+        def sample_latents(self, key, params, latents, data):
+            return ()
+
+        def log_marginal(self, params, data):
+            return jnp.sum(2 * params - jnp.exp(params))
+
+    found = infer(LogGamma(), jnp.zeros(1))
+    assert found.converged
+    assert found.pool.corrected
+    mean = found.pool.weight @ found.pool.theta
+    variance = found.pool.weight @ (found.pool.theta - mean) ** 2
+    np.testing.assert_allclose(mean, 0.4227843, atol=0.02)
+    np.testing.assert_allclose(variance, 0.6449341, rtol=0.05)
+    assert found.log_evidence == pytest.approx(0.0, abs=0.03)  # Gamma(2) = 1, twice
+    assert found.elbo < found.log_evidence
+
+
+def test_k_hat_tells_a_narrow_proposal_from_a_good_one(key):
+    model = NormalMean()
+    good = infer(model, DATA).q
+    narrow = CholeskyGaussian.from_covariance_factor(good.mean, 0.4 * good.factor)
+    assert pareto_shape(evaluate(key, narrow, model, DATA).log_ratio) > 0.7
+
+
+def test_projection_keeps_the_diagonal_family_optimum():
+    factor = jnp.linalg.cholesky(jnp.array([[2.0, 0.6, 0.1], [0.6, 1.0, 0.3], [0.1, 0.3, 1.5]]))
+    q = CholeskyGaussian.from_covariance_factor(jnp.zeros(3), factor)
+    # The mean field optimum of a Gaussian target has the precision's diagonal.
+    expected = 1 / jnp.diagonal(jnp.linalg.inv(q.covariance()))
+    np.testing.assert_allclose(project(q, 0).scale ** 2, expected, rtol=1e-5)
+    np.testing.assert_allclose(project(q, 3).covariance(), q.covariance(), atol=1e-3)
+
+
+def test_the_verdict_forgives_noise_but_not_error():
+    rng = np.random.default_rng(0)
+    noise = 0.2 * rng.normal(size=(10, 5))
+    assert judge(noise, noise, remedy="wait").converged
+    assert not judge(noise + 0.5, noise, remedy="wait").converged
+    assert "wait" in judge(noise + 0.5, noise, remedy="wait").sentence
+    assert not judge(noise * np.nan, noise, remedy="wait").converged
+
+
+def test_two_modes_are_not_passed_off_as_a_reliable_correction():
+    class TwoModes(NormalMean):
+        def log_marginal(self, params, data):
+            return jnp.logaddexp(
+                -0.5 * jnp.sum((params - 8) ** 2), -0.5 * jnp.sum((params + 8) ** 2)
+            )
+
+    found = infer(TwoModes(), DATA)
+    # One mode is found; the other cannot be seen from there, but the ELBO must stay a bound.
+    assert found.elbo <= np.log(2) + 2 * np.log(2 * np.pi) + 0.01
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"method": "magic"}, {"rank": -1}, {"rank": "half"}, {"rank": True}, {"latents": "guess"}],
+)
+def test_absurd_settings_are_refused_by_name(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        infer(MODEL, ROWS, **bad)
+
+
+def test_wishart_degrees_must_exceed_the_dimension():
+    model = MixedModel(Identity(3), Gaussian(), Priors(effects=WishartPrecision(1.0, 0.5)), (0, 1))
+    with pytest.raises(ValueError, match="df"):
+        infer(model, prepare(model, ROWS))
