@@ -118,13 +118,16 @@ def seconds_per_step(model: LatentModel, data: object) -> dict[str, float]:
         return time.perf_counter() - begun, so_far
 
     _, run = advance(10, 10)  # compiles
-    rough, _ = advance(10, 10, run)
-    # Enough steps that the loop's fixed cost a chunk (about a millisecond) does not show.
-    steps = int(np.clip(10 * SECONDS_A_REPEAT / rough, 10, 2_000))
-    _, run = advance(steps, steps)
+    rough, run = advance(10, 10, run)
+    steps = 10 * int(np.clip(SECONDS_A_REPEAT / rough, 1, 200))
+    chunk = 10
+    if rough < 0.1:
+        # The loop's fixed cost a chunk, about a millisecond, would show: compile longer chunks.
+        chunk = steps
+        _, run = advance(steps, chunk)
     times = []
     for _ in range(REPEATS):
-        seconds, run = advance(steps, steps, run)
+        seconds, run = advance(steps, chunk, run)
         times.append(seconds / steps)
     finite = bool(np.isfinite(np.asarray(run.state.q.mean)).all())  # type: ignore[attr-defined]
     return {"best": min(times), "median": float(np.median(times)), "steps": steps, "finite": finite}

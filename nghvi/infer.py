@@ -2,12 +2,13 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from nghvi._core.evaluate import evaluate
+from nghvi._core.evaluate import draw, evaluate
 from nghvi._core.model import (
     LatentModel,
     MarginalModel,
@@ -66,7 +67,12 @@ class Inference:
 
 def unravel_draws(model: LatentModel, data: Data, theta: Float[np.ndarray, "s m"]) -> Params:
     """Named parameters of many draws at once."""
-    return jax.vmap(unraveller(model, data))(jnp.asarray(theta))
+    return _unravel_draws(model, data, jnp.asarray(theta))
+
+
+@eqx.filter_jit
+def _unravel_draws(model: LatentModel, data: Data, theta: Array) -> Params:
+    return jax.vmap(unraveller(model, data))(theta)
 
 
 def infer(
@@ -163,26 +169,25 @@ def _finish(
 ) -> Inference:
     """ELBO, k-hat, evidence and the pool of draws."""
     key_pool, key_elbo = jax.random.split(jax.random.fold_in(key, 10**6))
-    noise = jax.random.normal(key_pool, (4000, done.q.noise_dim))
-    pool = Pool.plain(np.asarray(jax.vmap(done.q.transport)(noise)))
     nan = float("nan")
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
+        pool = Pool.plain(draw(key_pool, done.q, 4000)[0])
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
     found = evaluate(key_elbo, done.q, model, data, draws=500 if costly else 2000, batch=batch)
     gap = found.log_evidence - found.elbo
+    pool = None
     if correct and not (costly and gap < CLOSE_ENOUGH):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key_pool)))
-        corrected = importance_pool(
+        pool = importance_pool(
             found, model, data, rng, log2_draws=10 if costly else 12, batch=batch
         )
-        pool = pool if corrected is None else corrected
     return Inference(
         model,
         data,
         done.q,
         done.verdict,
         done,
-        pool,
+        Pool.plain(draw(key_pool, done.q, 4000)[0]) if pool is None else pool,
         found.elbo,
         found.elbo_se,
         found.log_evidence,

@@ -70,8 +70,9 @@ def log_targets(
 
 
 @eqx.filter_jit
-def _draw_and_weigh(q: Variational, noise: Float[Array, "s e"]) -> tuple[Array, Array]:
-    theta = jax.vmap(q.transport)(noise)
+def _draw_and_weigh(q: Variational, key: Key) -> tuple[Array, Array]:
+    half = jax.random.normal(key, (BATCH // 2, q.noise_dim))
+    theta = jax.vmap(q.transport)(jnp.concatenate([half, -half]))
     return theta, jax.vmap(q.log_density)(theta)
 
 
@@ -85,7 +86,15 @@ def evaluate(
     batch: int | None = None,
 ) -> Evaluation:
     """Evaluate q by antithetic draws."""
-    half = jax.random.normal(key, (draws // 2, q.noise_dim))
-    drawn, log_q = _draw_and_weigh(q, jnp.concatenate([half, -half]))
-    theta = np.asarray(drawn)
-    return Evaluation(theta, log_targets(model, data, theta, batch) - np.asarray(log_q))
+    theta, log_q = draw(key, q, draws)
+    return Evaluation(theta, log_targets(model, data, theta, batch) - log_q)
+
+
+def draw(key: Key, q: Variational, draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """Antithetic draws of theta and their log density; a multiple of BATCH at least as large."""
+    parts = [
+        _draw_and_weigh(q, jax.random.fold_in(key, i)) for i in range(max(1, -(-draws // BATCH)))
+    ]
+    theta = np.stack([np.asarray(t).reshape(2, BATCH // 2, -1) for t, _ in parts], axis=1)
+    log_q = np.stack([np.asarray(d).reshape(2, BATCH // 2) for _, d in parts], axis=1)
+    return theta.reshape(-1, theta.shape[-1]), log_q.ravel()

@@ -69,7 +69,7 @@ class MixedPosterior(NamedTuple):
             out["noise_var"] = np.exp(np.asarray(params.dispersion[:, 0])) * self.scaling.y_scale**2
         else:
             out["noise_var"] = np.ones(len(theta))
-        lower = np.asarray(jax.vmap(self.model.precision_factor)(params))
+        lower = np.asarray(_precision_factors(self.model, params))
         root = effects_map @ np.linalg.inv(lower).transpose(0, 2, 1)
         out["effects_cov"] = root @ root.transpose(0, 2, 1)
         return out
@@ -101,6 +101,11 @@ class MixedPosterior(NamedTuple):
         return max(
             200, int(4e8 // (len(self.names.groups) * max(self.model.num_effects, 1) ** 2 + 1))
         )
+
+
+@eqx.filter_jit
+def _precision_factors(model: MixedModel, params: MixedParams) -> Array:
+    return jax.vmap(model.precision_factor)(params)
 
 
 def params_at(model: MixedModel, data: Data, theta: Array) -> MixedParams:
