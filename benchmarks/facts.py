@@ -20,6 +20,7 @@ PACKAGES = (
     "numpyro",
     "gpboost",
     "bossanova",
+    "polars",
 )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import methods, problems
-from benchmarks.methods.base import Summary, UnsupportedError
+from benchmarks.methods.base import Summary
 
 WARM_FITS = 5
 WARM_SECONDS = 5.0
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         measure(
             report, options.problem, options.method, options.size, options.seed, options.started
         )
-    except UnsupportedError as error:
+    except NotImplementedError as error:
         report("unsupported", message=str(error))
     except ImportError as error:
         report("not installed", message=without_paths(str(error)))

@@ -86,16 +86,16 @@ def test_effects_are_those_of_the_right_groups(panel):
 
 def test_standardising_changes_the_scale_of_the_fit_not_the_answer(panel):
     """With priors flat on both scales the two posteriors agree."""
-    flat = Priors(coef_sd=1e3, noise=InverseGamma(1e-3, 1e-3), effects=InverseGamma(1e-3, 1e-3))
+    flat = Priors(coef_sd=1e3, noise=InverseGamma(1e-3, 1e-3), effects=WishartPrecision(1e6))
     frame = panel.assign(a=5 + 10 * panel["a"])
     fits = [
-        nghvi.MixedRegressor("g", random=["intercept", "b"], priors=flat, standardize=s).fit(
+        nghvi.MixedRegressor("g", random=["intercept", "a"], priors=flat, standardize=s).fit(
             frame[COLUMNS], 100 + 7 * panel["y"]
         )
         for s in (True, False)
     ]
     one, two = (f.summary() for f in fits)
-    names = ["intercept", "a", "b", "noise_var", "effects_sd[b]"]
+    names = ["intercept", "a", "b", "noise_var", "effects_sd[a]", "effects_corr[intercept,a]"]
     away = np.abs(one["mean"] - two["mean"]) / two["sd"]
     assert (away[names] < 0.1).all()
     np.testing.assert_allclose(one["sd"][names], two["sd"][names], rtol=0.07)
@@ -149,9 +149,10 @@ def test_probit_recovers_probabilities(binary_panel, fitted_binary):
     np.testing.assert_allclose(named.predict_proba(binary_panel[COLUMNS]), probability, atol=1e-9)
 
 
-def test_probit_with_three_effects_samples_its_latents(binary_panel):
+def test_probit_with_four_effects_samples_its_latents(binary_panel):
+    frame = binary_panel[COLUMNS].assign(c=np.sin(np.arange(len(binary_panel))))
     fitted = nghvi.MixedClassifier("g", random="all", covariance="diagonal").fit(
-        binary_panel[COLUMNS], binary_panel["y"]
+        frame, binary_panel["y"]
     )
     assert fitted.converged_, fitted.verdict_
     assert set(fitted.trace_["stage"]) == {"natural gradient", "sampled latents"}

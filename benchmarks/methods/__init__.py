@@ -1,11 +1,11 @@
 """The methods, one module each, and what every module has to offer.
 
-    PACKAGES                       distributions whose versions are recorded with the results
-    fit(problem, seed)             the fit; its time is the method's time
-    summarise(problem, fitted)     posterior (or sampling) means and sds, timed separately
+    fit(problem, seed)            the fit; its time is the method's time
+    summarise(problem, fitted)    posterior (or sampling) means and sds, timed separately
 
-A module is imported in a process of its own, so that one method's imports, threads and
-settings cannot help or hurt another's.
+``fit`` raises NotImplementedError where the package has no such model; its message becomes the
+row's remark. A module is imported in a process of its own, so that one method's imports,
+threads and settings cannot help or hurt another's.
 """
 
 import importlib

@@ -10,10 +10,6 @@ DRAWS = 2000
 """Draws from which an approximation is summarised."""
 
 
-class UnsupportedError(Exception):
-    """The package has no such model; the message becomes the row's remark."""
-
-
 class Summary(NamedTuple):
     """Means and sds in the order of ``problem.parameters``; NaN where a method has none."""
 

@@ -11,8 +11,6 @@ from bossanova import set_display_digits
 from benchmarks.methods.base import Summary, from_estimates
 from benchmarks.problems import Problem
 
-PACKAGES = ("bossanova", "polars")
-
 set_display_digits(12)  # its tables hold rounded numbers, by default four digits
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from benchmarks.methods.base import Summary, from_estimates
 from benchmarks.problems import Problem
 
-PACKAGES = ("gpboost",)
-
 LIKELIHOOD = {"gaussian": "gaussian", "probit": "bernoulli_probit"}
 
 

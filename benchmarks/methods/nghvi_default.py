@@ -6,8 +6,6 @@ from benchmarks.methods.base import DRAWS, Summary, from_draws
 from benchmarks.problems import Problem
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 
-PACKAGES = ("nghvi", "jax", "jaxlib", "equinox", "optax")
-
 
 def priors(problem: Problem) -> Priors:
     """The problem's priors in this library's terms."""

@@ -15,8 +15,6 @@ from benchmarks import problems
 from benchmarks.methods.base import Summary, from_draws
 from benchmarks.problems import Problem
 
-PACKAGES = ("numpyro", "jax", "jaxlib")
-
 
 def arguments(problem: Problem) -> tuple[Array, Array, Array, Array]:
     """Design, its part with random coefficients, group codes and y, as arrays."""

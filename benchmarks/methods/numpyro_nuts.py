@@ -17,8 +17,6 @@ from benchmarks.methods import numpyro_model
 from benchmarks.methods.base import Summary
 from benchmarks.problems import Problem
 
-PACKAGES = numpyro_model.PACKAGES
-
 WARMUP = 300
 KEPT = 300
 

@@ -21,8 +21,6 @@ from benchmarks.methods import numpyro_model
 from benchmarks.methods.base import DRAWS, Summary
 from benchmarks.problems import Problem
 
-PACKAGES = (*numpyro_model.PACKAGES, "optax")
-
 STEPS = 5000
 STEP_SIZE = 0.03
 

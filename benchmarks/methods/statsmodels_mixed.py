@@ -15,8 +15,6 @@ from benchmarks import problems
 from benchmarks.methods.base import Summary, from_estimates
 from benchmarks.problems import Problem
 
-PACKAGES = ("statsmodels",)
-
 
 def fit(problem: Problem, seed: int):  # type: ignore[no-untyped-def]
     if problem.response == "gaussian":

@@ -132,6 +132,8 @@ class LinearStatistics(eqx.Module):
     gram_total: Float[Array, "q q"]
     cross_total: Float[Array, " q"]
     square_total: Float[Array, ""]
+    variance: Float[Array, ""]
+    """Variance of the response."""
     effects_gram: Float[Array, "r r k"]
     effects_design: Float[Array, "r q k"]
     effects_cross: Float[Array, "r k"]
@@ -168,6 +170,7 @@ class LinearStatistics(eqx.Module):
             jnp.asarray(x.T @ x),
             jnp.asarray(x.T @ residual),
             jnp.asarray(residual @ residual),
+            jnp.asarray(np.var(y)),
             jnp.asarray(gram),
             jnp.asarray(design),
             jnp.asarray(cross),

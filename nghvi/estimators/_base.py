@@ -22,7 +22,10 @@ from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.predictive import predictive_mean
 from nghvi.posterior.scaling import Scaling
 from nghvi.recipes.run import Position
-from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors
+from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+
+
+PUBLISHED_SWEEPS = 5
 
 
 class MixedEstimator(BaseEstimator):
@@ -51,7 +54,8 @@ class MixedEstimator(BaseEstimator):
         rows = Rows.from_arrays(
             scaling.apply(x), scaling.apply_response(y), codes, max(len(self.groups_), 1)
         )
-        model = MixedModel(trunk, response, self._priors(), random)
+        sweeps = None if self.method == "auto" or response.conjugate else PUBLISHED_SWEEPS
+        model = MixedModel(trunk, response, self._priors(), random, sweeps)
         sampled = self.method != "auto" or self.latents == "sample"
         data: Rows | LinearStatistics = rows if sampled else prepare(model, rows)
         inference = self._infer(model, data, deep)
@@ -160,7 +164,8 @@ class MixedEstimator(BaseEstimator):
                 if measured is None
                 else base._replace(y_centre=float(y.mean()), y_scale=float(y.std()))
             )
-        return Scaling.measure(x, measured, self.fit_intercept, random)
+        correlated = isinstance(self._priors().effects, HuangWand | WishartPrecision)
+        return Scaling.measure(x, measured, self.fit_intercept, random, correlated)
 
     def _encode(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         if table.group is None:

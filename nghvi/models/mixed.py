@@ -25,9 +25,9 @@ from nghvi.latents.rows import RowProblem
 from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
 
-NODES = {1: 7, 2: 5}
+NODES = {1: 7, 2: 5, 3: 5}
 """Quadrature nodes a dimension by number of random effects; beyond these, Laplace and draws."""
-MOST_NODES = 40
+LARGEST_GRID = 1500
 
 
 GroupedData = Any
@@ -46,15 +46,16 @@ class MixedParams(NamedTuple):
 class MixedModel(MarginalModel):
     """A mixed model with one grouping factor.
 
-    ``random``: indices of the features with group-specific coefficients. ``sweeps``: Gibbs
-    passes a draw of the effects makes where the conditional is not known exactly.
+    ``random``: indices of the features with group-specific coefficients. Where their
+    conditional is not known exactly, effects are drawn by independence Metropolis, or, with
+    ``gibbs`` (probit only, the published way), by that many Gibbs sweeps from the last draw.
     """
 
     trunk: Trunk
     response: Response
     priors: Priors = eqx.field(static=True)
     random: tuple[int, ...] = eqx.field(static=True)
-    sweeps: int = eqx.field(static=True, default=5)
+    gibbs: int | None = eqx.field(static=True, default=None)
     num_nodes: int | None = eqx.field(static=True, default=None)
 
     @property
@@ -72,7 +73,7 @@ class MixedModel(MarginalModel):
 
     def refined(self) -> "MixedModel":
         finer = 2 * self.nodes + 1
-        if self.response.conjugate or self.nodes == 1 or finer > MOST_NODES:
+        if self.response.conjugate or self.nodes == 1 or finer**self.num_effects > LARGEST_GRID:
             return self
         return dataclasses.replace(self, num_nodes=finer)
 
@@ -88,7 +89,9 @@ class MixedModel(MarginalModel):
         r, q = self.num_effects, self.trunk.num_features
         if isinstance(data, LinearStatistics):
             coef = data.centre
-            dispersion = jnp.log(data.square_total / data.num_rows + 1e-300)[None]
+            # A perfect fit (fewer rows than columns) would start at a noise variance of zero.
+            floor = 0.01 * data.variance + 1e-300
+            dispersion = jnp.log(jnp.maximum(data.square_total / data.num_rows, floor))[None]
             unit = jnp.exp(dispersion[0]) / jnp.maximum(
                 jnp.sum(jnp.diagonal(data.effects_gram), axis=0) / data.num_rows, 1e-300
             )
@@ -176,17 +179,14 @@ class MixedModel(MarginalModel):
         latents: Float[Array, "k r"],
         data: GroupedData,
     ) -> Float[Array, "k r"]:
-        lower = self.precision_factor(params)
-        if self.num_effects == 0:
-            return latents
-        if self.response.conjugate:
-            return conjugate.sample(key, self.conditional(params, data), lower)
-        problem = self.row_problem(params, data)
-        whitened = albert_chib.sample(key, problem, lower.T @ latents.T, self.sweeps)
+        if self.gibbs is None or self.response.conjugate or self.num_effects == 0:
+            return self.draw_effects(key, params, data)
+        lower, problem = self.precision_factor(params), self.row_problem(params, data)
+        whitened = albert_chib.sample(key, problem, lower.T @ latents.T, self.gibbs)
         return conjugate.colour(whitened, lower)
 
     def draw_effects(
-        self, key: Key, params: MixedParams, data: GroupedData, steps: int = 12
+        self, key: Key, params: MixedParams, data: GroupedData, steps: int = 8
     ) -> Float[Array, "k r"]:
         """A draw of the effects that needs no earlier one."""
         lower = self.precision_factor(params)

@@ -24,19 +24,24 @@ class Scaling(NamedTuple):
 
     @staticmethod
     def measure(
-        x: np.ndarray, y: np.ndarray | None, intercept: bool, random: tuple[int, ...]
+        x: np.ndarray,
+        y: np.ndarray | None,
+        intercept: bool,
+        random: tuple[int, ...],
+        correlated: bool,
     ) -> "Scaling":
         """Measure columns and response.
 
         A column is centred only where an intercept can absorb the shift: the fixed one, and,
-        for a column with a random slope, the random one too. Otherwise the model would change.
+        for a column with a random slope, a random one that may be correlated with the slope.
+        Otherwise the model would change.
         """
         centre, scale = x.mean(axis=0), x.std(axis=0)
         if intercept:
             centre[0], scale[0] = 0.0, 1.0
         else:
             centre[:] = 0.0
-        if 0 not in random or not intercept:
+        if 0 not in random or not intercept or not correlated:
             centre[list(random)] = 0.0
         scale = np.where(scale > 0, scale, 1.0)
         if y is None:

@@ -54,6 +54,8 @@ class Pool(NamedTuple):
 
 def smooth_weights(log_ratio: np.ndarray) -> tuple[np.ndarray, float]:
     """Pareto smoothed, normalised weights and the shape k-hat."""
+    if np.ptp(log_ratio) < 1e-8:  # q is the posterior: nothing to smooth
+        return np.full(len(log_ratio), 1 / len(log_ratio)), 0.0
     with np.errstate(all="ignore"):
         log_weight, k_hat = array_stats.psislw(-log_ratio)
     weight = np.exp(log_weight - log_weight.max())
@@ -62,6 +64,8 @@ def smooth_weights(log_ratio: np.ndarray) -> tuple[np.ndarray, float]:
 
 def pareto_shape(log_ratio: np.ndarray) -> float:
     """k-hat of q itself: what the Gaussian family misses, converged or not."""
+    if not np.isfinite(log_ratio).any():
+        return float("inf")
     return smooth_weights(np.maximum(log_ratio, log_ratio.max() - 700))[1]
 
 

@@ -1,0 +1,68 @@
+"""Scores of predictions: pure functions of arrays, larger or smaller is better as stated.
+
+Predictive draws have shape (draws, n), as :meth:`sample_predictive` returns them.
+"""
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import logsumexp
+
+CLIP = 1e-9
+"""Probabilities are kept this far from 0 and 1, as in the paper."""
+
+
+def r2(y: np.ndarray, predicted: np.ndarray) -> float:
+    """1 - SSE / SST; larger is better."""
+    return float(1 - np.sum((y - predicted) ** 2) / np.sum((y - np.mean(y)) ** 2))
+
+
+def rmse(y: np.ndarray, predicted: np.ndarray) -> float:
+    """Root mean squared error; smaller is better."""
+    return float(np.sqrt(np.mean((y - predicted) ** 2)))
+
+
+def log_score(log_density: Float[np.ndarray, "draws n"]) -> float:
+    """Mean log of the predictive density, from log densities given each draw; larger is better."""
+    return float(np.mean(logsumexp(log_density, axis=0) - np.log(len(log_density))))
+
+
+def crps(y: np.ndarray, draws: Float[np.ndarray, "draws n"]) -> float:
+    """Continuous ranked probability score of predictive draws; smaller is better."""
+    ordered = np.sort(draws, axis=0)
+    number = len(ordered)
+    weight = (2 * np.arange(1, number + 1) - number - 1)[:, None] / number**2
+    return float(np.mean(np.mean(np.abs(draws - y), axis=0) - np.sum(weight * ordered, axis=0)))
+
+
+def coverage(y: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
+    """Share of observations inside their interval."""
+    return float(np.mean((lower <= y) & (y <= upper)))
+
+
+def pce(y: np.ndarray, probability: np.ndarray) -> float:
+    """Predictive cross entropy of 0/1 responses; smaller is better."""
+    p = np.clip(probability, CLIP, 1 - CLIP)
+    return float(-np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
+
+
+def misclassification_rate(y: np.ndarray, probability: np.ndarray) -> float:
+    """Share of wrong classes at the threshold 0.5."""
+    return float(np.mean((probability > 0.5) != (y > 0.5)))
+
+
+def precision(y: np.ndarray, probability: np.ndarray) -> float:
+    """True positives among predicted positives; 0 where none is predicted."""
+    predicted = probability > 0.5
+    return float(np.sum(predicted & (y > 0.5)) / max(np.sum(predicted), 1))
+
+
+def recall(y: np.ndarray, probability: np.ndarray) -> float:
+    """True positives among actual positives; 0 where there are none."""
+    actual = y > 0.5
+    return float(np.sum((probability > 0.5) & actual) / max(np.sum(actual), 1))
+
+
+def f1(y: np.ndarray, probability: np.ndarray) -> float:
+    """Harmonic mean of precision and recall; 0 where undefined."""
+    p, r = precision(y, probability), recall(y, probability)
+    return 2 * p * r / (p + r) if p + r > 0 else 0.0

@@ -1,0 +1,91 @@
+"""What the contract tests run over: one line here gives a new member the whole suite.
+
+Parameters are generic (random, no symmetry), so that no formula is right by accident.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import nghvi  # noqa: F401  (double precision)
+from nghvi._core.response import Response
+from nghvi._core.variational import Variational
+from nghvi._linalg.packed import pack_lower
+from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, WishartPrecision
+from nghvi.responses import Gaussian, Probit
+from nghvi.variational import CholeskyGaussian, FactorGaussian
+
+DIM = 6
+
+
+def factor_gaussian(rank: int, dim: int = DIM, *, signed_scale: bool = False) -> FactorGaussian:
+    """Loadings and scales of unequal size; with ``signed_scale`` some scales are negative."""
+    rng = np.random.default_rng(100 + rank)
+    scale = np.exp(rng.normal(0, 0.5, dim))
+    if signed_scale:
+        scale *= np.where(np.arange(dim) % 2, -1.0, 1.0)
+    loadings = rng.normal(size=(dim, rank)) * np.exp(rng.normal(0, 0.5, (dim, 1)))
+    mean = jnp.asarray(rng.normal(size=dim))
+    packed = pack_lower(jnp.asarray(loadings))
+    return FactorGaussian(mean, packed, jnp.asarray(scale), rank, signed_scale)
+
+
+def cholesky_gaussian(dim: int = DIM) -> CholeskyGaussian:
+    rng = np.random.default_rng(99)
+    root = rng.normal(size=(dim, dim)) + 2 * np.eye(dim)
+    return CholeskyGaussian.from_covariance_factor(
+        jnp.asarray(rng.normal(size=dim)), jnp.asarray(root)
+    )
+
+
+FACTOR_FAMILIES: dict[str, Callable[[], FactorGaussian]] = {
+    "factor-0": lambda: factor_gaussian(0),
+    "factor-1": lambda: factor_gaussian(1),
+    "factor-3": lambda: factor_gaussian(3),
+}
+
+FAMILIES: dict[str, Callable[[], Variational]] = {
+    **FACTOR_FAMILIES,
+    "factor-3-signed": lambda: factor_gaussian(3, signed_scale=True),
+    "cholesky": cholesky_gaussian,
+}
+"""Gaussian families: the contract is stated through their mean and covariance."""
+
+
+class ResponseCase(NamedTuple):
+    """A response, a dispersion to try it at, and what is inside and outside its support."""
+
+    response: Response
+    dispersion: Sequence[float]
+    support: Sequence[float] | None
+    """All values of a discrete response; None is the real line."""
+    accepted: Sequence[Sequence[float]]
+    rejected: Sequence[Sequence[float]]
+
+
+RESPONSES: dict[str, ResponseCase] = {
+    "gaussian": ResponseCase(
+        Gaussian(), [0.7], None, [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
+    ),
+    "probit": ResponseCase(
+        Probit(), [], [0.0, 1.0], [[0, 1, 1]], [[0, 1, 2], [0.0, 0.5], [1, 1], [0, 1, np.nan]]
+    ),
+}
+
+SCALAR_PRIORS: dict[str, InverseGamma | HalfT] = {
+    "inverse-gamma": InverseGamma(),
+    "inverse-gamma-tight": InverseGamma(7.0, 0.3),
+    "half-t": HalfT(),
+    "half-cauchy": HalfT(1.0, 0.2),
+}
+
+EFFECTS_PRIORS: dict[str, EffectsPrior] = {
+    "inverse-gamma": InverseGamma(1.7, 0.4),
+    "half-t": HalfT(3.0, 1.5),
+    "wishart": WishartPrecision(0.6),
+    "wishart-df": WishartPrecision(0.01, 5.5),
+    "huang-wand": HuangWand(),
+    "huang-wand-df": HuangWand(4.5, 0.7),
+}

@@ -1,0 +1,295 @@
+"""Variational families: contracts over the registry, Fisher matrices against dense algebra.
+
+Vectors below are the flattened leaves of a family, its free parameters lambda in their order.
+"""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy import stats
+from tests.registry import DIM, FACTOR_FAMILIES, FAMILIES, cholesky_gaussian, factor_gaussian
+
+from nghvi._core.draws import OrthogonalDraws
+from nghvi._linalg.damped_cg import SolveOptions
+from nghvi.variational import CholeskyGaussian, FactorGaussian
+from nghvi.variational.factor import factor_size
+
+families = pytest.mark.parametrize("name", FAMILIES)
+factor_families = pytest.mark.parametrize("name", FACTOR_FAMILIES)
+OPTIONS = SolveOptions(tolerance=1e-12, max_iterations=300)
+
+
+def flat(q):
+    return np.asarray(ravel_pytree(q)[0])
+
+
+def tangent_at(q, seed=0):
+    """A random tangent vector: the family with random leaves."""
+    vector, unravel = ravel_pytree(q)
+    return unravel(jnp.asarray(np.random.default_rng(seed).normal(size=vector.size)))
+
+
+@functools.cache
+def member(name):
+    return FAMILIES[name]()
+
+
+@functools.cache
+def orthogonal_noise(dim):
+    return OrthogonalDraws()(jax.random.key(0), dim)
+
+
+def divergence(p, q):
+    """KL(p || q) of Gaussians from dense covariances."""
+    covariance = q.covariance()
+    shift = q.centre - p.centre
+    solved = jnp.linalg.solve(covariance, jnp.column_stack([p.covariance(), shift]))
+    log_det = jnp.linalg.slogdet(covariance)[1] - jnp.linalg.slogdet(p.covariance())[1]
+    return 0.5 * (jnp.trace(solved[:, :-1]) + shift @ solved[:, -1] - q.dim + log_det)
+
+
+@functools.cache
+def fisher_by_hessian(name):
+    """Hessian of KL(q_lambda0 || q_lambda) at lambda0."""
+    q = member(name)
+    vector, unravel = ravel_pytree(q)
+    hessian = jax.jit(jax.hessian(lambda x: divergence(q, unravel(x))))
+    return np.asarray(hessian(vector))
+
+
+def fisher_as_printed(q):
+    """The paper's matrix from dense blocks; exact apart from the block of the loadings."""
+    b, d = np.asarray(q.loadings), np.asarray(q.scale)
+    p = np.linalg.inv(np.asarray(q.covariance()))
+    rows, columns = np.tril_indices(q.dim, 0, q.rank)
+    kronecker = 2 * np.kron(b.T @ p @ b, p)
+    stacked = columns * q.dim + rows  # columns of B on top of each other
+    f22 = kronecker[np.ix_(stacked, stacked)]
+    f23 = 2 * d * p[rows] * (p @ b)[:, columns].T
+    f33 = 2 * np.outer(d, d) * p**2
+    zero = np.zeros((q.dim, len(rows) + q.dim))
+    return np.block([[p, zero], [zero.T, np.block([[f22, f23], [f23.T, f33]])]])
+
+
+# contracts of every family
+
+
+@families
+def test_log_density_is_that_of_the_normal_with_its_mean_and_covariance(name):
+    q = member(name)
+    theta = np.random.default_rng(1).normal(size=(3, q.dim))
+    exact = stats.multivariate_normal(q.centre, q.covariance()).logpdf(theta)
+    ours = eqx.filter_jit(lambda q, theta: jax.vmap(q.log_density)(theta))(q, jnp.asarray(theta))
+    np.testing.assert_allclose(ours, exact, rtol=1e-11)
+    np.testing.assert_allclose(q.standard_deviation() ** 2, np.diag(q.covariance()), rtol=1e-13)
+
+
+@families
+def test_transported_noise_has_the_mean_and_covariance_of_the_family(name):
+    q = member(name)
+    theta = np.asarray(jax.vmap(q.transport)(orthogonal_noise(q.noise_dim)))
+    assert theta.shape[1] == q.dim == DIM
+    np.testing.assert_allclose(theta.mean(axis=0), q.centre, atol=1e-12)
+    np.testing.assert_allclose(np.cov(theta.T, bias=True), q.covariance(), atol=1e-12)
+
+
+def pulled_back(q, noise, score):
+    """``pull_back`` and, by autodiff, the gradient of the mean of score . theta."""
+    gradient = jax.grad(lambda q: jnp.mean(jnp.sum(score * jax.vmap(q.transport)(noise), axis=1)))
+    return flat(q.pull_back(noise, score)), flat(gradient(q))
+
+
+@families
+def test_pull_back_is_the_chain_rule_for_the_score_of_a_quadratic(name):
+    """Exact for every family: noise of orthogonal draws makes the whitened matrix symmetric."""
+    q = member(name)
+    noise = orthogonal_noise(q.noise_dim)
+    root = np.random.default_rng(2).normal(size=(DIM, DIM))
+    score = (0.5 - jax.vmap(q.transport)(noise)) @ (root @ root.T)
+    np.testing.assert_allclose(*pulled_back(q, noise, score), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n.startswith("factor")])
+def test_pull_back_of_a_factor_family_is_the_chain_rule_for_any_score(name):
+    q, rng = member(name), np.random.default_rng(3)
+    noise, score = (jnp.asarray(rng.normal(size=(4, n))) for n in (q.noise_dim, DIM))
+    np.testing.assert_allclose(*pulled_back(q, noise, score), rtol=1e-12, atol=1e-13)
+
+
+@families
+def test_retraction_starts_at_the_family_and_leaves_along_the_tangent(name):
+    q = member(name)
+    vector, unravel = ravel_pytree(q)
+    tangent, h = ravel_pytree(tangent_at(q))[0], 1e-4
+
+    @jax.jit
+    def moments(x):
+        return x.centre, x.covariance()
+
+    def moved(t):
+        return moments(q.retract(unravel(t * tangent)))
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), moved(0.0), moments(q))
+    expected = jax.jvp(lambda x: moments(unravel(x)), (vector,), (tangent,))[1]
+    # Fourth order differences: the error is h^4 times a fifth derivative.
+    near, far = (
+        jax.tree.map(lambda a, b: (a - b) / 2, moved(t), moved(-t)) for t in (h, 2 * h)
+    )
+    slope = jax.tree.map(lambda a, b: (8 * a - b) / (6 * h), near, far)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-8), slope, expected
+    )
+
+
+@functools.partial(eqx.filter_jit)
+def gradient_towards(q, mean, covariance, noise):
+    """Gradient of the ELBO of a Gaussian target, path derivative, at these draws."""
+    theta = jax.vmap(q.transport)(noise)
+    target = -jnp.linalg.solve(covariance, (theta - mean).T).T
+    return q.pull_back(noise, target - jax.vmap(jax.grad(q.log_density))(theta))
+
+
+@families
+def test_remaining_error_vanishes_at_the_optimum_and_else_is_the_distance_in_sds(name):
+    q = member(name)
+    noise = orthogonal_noise(q.noise_dim)
+    optimum = q.remaining_error(gradient_towards(q, q.centre, q.covariance(), noise))
+    assert max(optimum.largest()) < 1e-10
+    step = np.random.default_rng(4).normal(size=DIM)
+    error = q.remaining_error(gradient_towards(q, q.centre + step, q.covariance(), noise))
+    np.testing.assert_allclose(error.mean, step / q.standard_deviation(), rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(error.scale, 0, atol=1e-10)
+
+
+@families
+def test_rescaling_multiplies_locations_by_the_unit(name):
+    q = member(name)
+    tangent, unit = tangent_at(q), jnp.linspace(0.5, 2.0, DIM)
+    np.testing.assert_array_equal(q.rescale(tangent, unit).mean, unit * tangent.mean)
+
+
+# natural gradients
+
+
+@functools.partial(eqx.filter_jit)
+def natural_gradient(q, gradient, damping, fisher):
+    return q.natural_gradient(gradient, damping, fisher, OPTIONS)
+
+
+@functools.cache
+def fisher_by_products(name, fisher):
+    """The columns of the family's own product with the Fisher matrix."""
+    q = member(name)
+    vector, unravel = ravel_pytree(q)
+    columns = jax.jit(jax.vmap(lambda x: ravel_pytree(q.fisher_product(unravel(x), fisher))[0]))
+    return np.asarray(columns(jnp.eye(vector.size)))
+
+
+@factor_families
+def test_exact_fisher_product_is_the_hessian_of_the_divergence(name):
+    np.testing.assert_allclose(
+        fisher_by_products(name, "exact"), fisher_by_hessian(name), rtol=1e-9, atol=1e-11
+    )
+
+
+@factor_families
+def test_paper_fisher_product_is_the_printed_formula_on_the_free_entries(name):
+    printed = fisher_as_printed(member(name))
+    np.testing.assert_allclose(fisher_by_products(name, "paper"), printed, rtol=1e-9, atol=1e-11)
+
+
+@factor_families
+def test_paper_fisher_exceeds_the_exact_one_by_a_positive_semidefinite_matrix(name):
+    excess = fisher_as_printed(member(name)) - fisher_by_hessian(name)
+    assert np.linalg.eigvalsh(excess).min() > -1e-12 * np.abs(excess).max() - 1e-12
+    if member(name).rank:  # they differ even at rank one
+        assert np.linalg.norm(excess) > 0.1 * np.linalg.norm(fisher_by_hessian(name))
+
+
+@pytest.mark.parametrize("damping", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("fisher", ["exact", "paper"])
+@factor_families
+def test_natural_gradient_of_a_factor_family_solves_the_dense_damped_system(name, fisher, damping):
+    q = member(name)
+    matrix = fisher_by_hessian(name) if fisher == "exact" else fisher_as_printed(q)
+    gradient = tangent_at(q, 5)
+    direction, info = natural_gradient(q, gradient, damping, fisher)
+    damped = matrix + damping * np.diag(np.diag(matrix))
+    exact = np.linalg.solve(damped, flat(gradient))
+    np.testing.assert_allclose(flat(direction), exact, rtol=1e-6, atol=1e-8)
+    assert info.residual < 1e-11
+
+
+def test_natural_gradient_of_the_cholesky_family_is_the_dense_fisher_solve():
+    q = member("cholesky")
+    gradient = tangent_at(q, 6)
+    exact = np.linalg.solve(fisher_by_hessian("cholesky"), flat(gradient))
+    for damping in (0.0, 1.0):
+        direction, info = natural_gradient(q, gradient, damping, "exact")
+        np.testing.assert_allclose((1 + damping) * flat(direction), exact, rtol=1e-8, atol=1e-10)
+        assert (info.iterations, info.residual) == (0, 0)
+
+
+def gaussian_target(q):
+    """A target whose mean and covariance one step of the family may reach."""
+    rng = np.random.default_rng(7)
+    root = np.asarray(q.factor)
+    white = 0.15 * rng.normal(size=(DIM, DIM))
+    return q.centre + 0.3 * root @ rng.normal(size=DIM), root @ (
+        np.eye(DIM) + white + white.T
+    ) @ root.T
+
+
+def full_steps(q, mean, covariance, number):
+    for _ in range(number):
+        gradient = gradient_towards(q, mean, covariance, orthogonal_noise(q.noise_dim))
+        q = q.retract(natural_gradient(q, gradient, 0.0, "exact")[0])
+    return q
+
+
+def test_one_full_natural_gradient_step_lands_on_a_gaussian_target():
+    mean, covariance = gaussian_target(cholesky_gaussian())
+    q = full_steps(cholesky_gaussian(), mean, covariance, 1)
+    np.testing.assert_allclose(q.covariance(), covariance, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(q.mean, mean, rtol=1e-10, atol=1e-11)
+
+
+def test_any_root_of_the_covariance_gives_the_same_cholesky_family():
+    root = np.random.default_rng(8).normal(size=(DIM, DIM))
+    q = CholeskyGaussian.from_covariance_factor(jnp.zeros(DIM), jnp.asarray(root))
+    np.testing.assert_allclose(q.factor, np.linalg.cholesky(root @ root.T), rtol=1e-9, atol=1e-11)
+
+
+def test_a_factor_family_has_as_many_numbers_as_it_says():
+    for rank in (0, 1, 3):
+        started = FactorGaussian.start(jnp.zeros(DIM), jnp.ones(DIM), rank)
+        assert flat(started).size == flat(factor_gaussian(rank)).size == factor_size(DIM, rank)
+
+
+# cost
+
+
+def intermediate_sizes(jaxpr):
+    """Sizes of everything computed on the way, inner programs included."""
+    for equation in jaxpr.eqns:
+        yield from (variable.aval.size for variable in equation.outvars)
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
+        ):
+            if hasattr(inner, "eqns"):
+                yield from intermediate_sizes(inner)
+
+
+@pytest.mark.parametrize("fisher", ["exact", "paper"])
+def test_natural_gradient_of_a_factor_family_makes_no_array_of_order_m_squared(fisher):
+    m, p = 400, 3
+    q = factor_gaussian(p, m)
+    program = jax.make_jaxpr(lambda g: q.natural_gradient(g, 1.0, fisher, SolveOptions()))(q)
+    sizes = list(intermediate_sizes(program.jaxpr))
+    assert len(sizes) > 100  # the loop of the solver has been entered
+    assert max(sizes) <= 20 * m * p
