@@ -87,6 +87,7 @@ def mixed_problem(groups: int, num_effects: int) -> tuple[LatentModel, object]:
         gram_total=rows * jnp.eye(columns),
         cross_total=jnp.zeros(columns),
         square_total=jnp.asarray(2.0 * rows),
+        variance=jnp.asarray(2.0),
         effects_gram=jnp.asarray(gram),
         effects_design=jnp.asarray(design),
         effects_cross=jnp.asarray(cross),

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-
 from nghvi._core.draws import AntitheticDraws, IndependentDraws, OrthogonalDraws
 
 

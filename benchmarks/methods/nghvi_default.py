@@ -1,5 +1,7 @@
 """This library with its default recipe: no setting but the model and the priors."""
 
+from typing import Any
+
 import nghvi
 from benchmarks import problems
 from benchmarks.methods.base import DRAWS, Summary, from_draws
@@ -16,7 +18,7 @@ def priors(problem: Problem) -> Priors:
 
 
 def fit(problem: Problem, seed: int):  # type: ignore[no-untyped-def]
-    settings = {
+    settings: dict[str, Any] = {
         "group": "g",
         "random": problem.random_terms,
         "priors": priors(problem),

@@ -16,7 +16,7 @@ from benchmarks.methods.base import Summary, from_draws
 from benchmarks.problems import Problem
 
 
-def arguments(problem: Problem) -> tuple[Array, Array, Array, Array]:
+def arguments(problem: Problem) -> tuple[Array, ...]:
     """Design, its part with random coefficients, group codes and y, as arrays."""
     design = problem.design
     varying = design[:, list(problem.random)]

@@ -48,8 +48,7 @@ class AntitheticDraws(DrawScheme):
         return 2 * min(self.pairs, dim)
 
     def __call__(self, key: Key, dim: int) -> Float[Array, "s e"]:
-        directions = _orthonormal(key, dim, min(self.pairs, dim))
-        half = np.sqrt(dim) * directions
+        half = np.sqrt(dim) * _orthonormal(key, 1, dim, min(self.pairs, dim))[0]
         return jnp.concatenate([half, -half])
 
 
@@ -67,15 +66,13 @@ class OrthogonalDraws(DrawScheme):
     def __call__(self, key: Key, dim: int) -> Float[Array, "s e"]:
         if dim == 1:  # three-point Gauss-Hermite, its weights 1/6, 4/6, 1/6 as repetitions
             return np.sqrt(3.0) * jnp.array([[1.0], [-1.0], [0.0], [0.0], [0.0], [0.0]])
-        keys = jax.random.split(key)
         radii = np.sqrt(dim + np.array([-1.0, 1.0]) * np.sqrt(2 * dim))
-        half = jnp.concatenate(
-            [r * _orthonormal(k, dim, dim) for r, k in zip(radii, keys, strict=True)]
-        )
+        half = (radii[:, None, None] * _orthonormal(key, 2, dim, dim)).reshape(2 * dim, dim)
         return jnp.concatenate([half, -half])
 
 
-def _orthonormal(key: Key, dim: int, rows: int) -> Float[Array, "rows dim"]:
-    """Uniformly distributed orthonormal rows."""
-    q, r = jnp.linalg.qr(jax.random.normal(key, (dim, rows)))
-    return (q * jnp.sign(jnp.diagonal(r))).T
+def _orthonormal(key: Key, bases: int, dim: int, rows: int) -> Float[Array, "b rows dim"]:
+    """Uniformly distributed sets of orthonormal rows."""
+    q, r = jnp.linalg.qr(jax.random.normal(key, (bases, dim, rows)))
+    signs = jnp.sign(jnp.diagonal(r, axis1=1, axis2=2))
+    return jnp.swapaxes(q * signs[:, None, :], 1, 2)

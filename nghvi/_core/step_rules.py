@@ -26,12 +26,7 @@ class ScaleState(NamedTuple):
 @functools.lru_cache
 def robbins_monro(hold: int) -> optax.GradientTransformation:
     """Step length 1 for ``hold`` steps, then 1/2, 1/3, ...: the average of Newton steps."""
-    return _scheduled(lambda t: robbins_monro_length(t, hold))
-
-
-def robbins_monro_length(t: Array, hold: int) -> Array:
-    """Step length of :func:`robbins_monro` at step t."""
-    return 1.0 / jnp.maximum(t - hold + 2, 1)
+    return _scheduled(lambda t: 1.0 / jnp.maximum(t - hold + 2, 1))
 
 
 @functools.lru_cache

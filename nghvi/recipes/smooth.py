@@ -20,7 +20,7 @@ from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta
 from nghvi._core.score import Integrated, Sampled, Score
-from nghvi._core.step_rules import ScaleState, robbins_monro, robbins_monro_length
+from nghvi._core.step_rules import ScaleState, robbins_monro
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 from nghvi.recipes.project import project
@@ -81,7 +81,7 @@ def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
     """
 
     def stop(step: int, trace: Info) -> bool:
-        length = float(robbins_monro_length(jnp.asarray(step - 1), hold))
+        length = 1 / max(step - 1 - hold + 2, 1)
         recent = np.concatenate([trace.remaining.mean[-CHUNK:], trace.remaining.scale[-CHUNK:]], 1)
         left = np.abs(recent[1:]).max(axis=1).mean()
         return step >= at_least and bool(np.sqrt(length) * left < tolerance)
