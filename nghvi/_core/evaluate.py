@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from nghvi._core.draws import flat_normal
 from nghvi._core.model import MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
@@ -71,7 +72,7 @@ def log_targets(
 
 @eqx.filter_jit
 def _draw_and_weigh(q: Variational, key: Key) -> tuple[Array, Array]:
-    half = jax.random.normal(key, (BATCH // 2, q.noise_dim))
+    half = flat_normal(key, (BATCH // 2, q.noise_dim))
     theta = jax.vmap(q.transport)(jnp.concatenate([half, -half]))
     return theta, jax.vmap(q.log_density)(theta)
 

@@ -1,4 +1,4 @@
-"""The one loop: steps in chunks of ``lax.scan``, with monitors, stop and resume.
+"""The one loop: steps in compiled chunks, with monitors, stop and resume.
 
 The key of step t is ``fold_in(key, t)``, so neither the chunk length nor an interruption can
 change a bit of the answer.
@@ -116,7 +116,7 @@ def _run_chunk(
     window: Array,
     chunk: int,
 ) -> tuple[tuple, Info]:
-    """``length <= chunk`` steps; a shorter last chunk is masked rather than compiled anew."""
+    """``length <= chunk`` steps; a shorter last chunk runs the same program."""
 
     def step(carry: tuple, t: Array) -> tuple[tuple, Info]:
         state, tail, tail_count = carry
@@ -125,9 +125,10 @@ def _run_chunk(
         tail = jax.tree.map(lambda a, b: a + jnp.where(inside, b, 0.0), tail, state.q)
         return (state, tail, tail_count + inside), info
 
-    def maybe_step(carry: tuple, i: Array) -> tuple[tuple, Info]:
-        shapes = jax.eval_shape(step, carry, start)[1]
-        blank = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        return jax.lax.cond(i < length, lambda c: step(c, start + i), lambda c: (c, blank), carry)
+    def recorded(i: Array, loop: tuple[tuple, Info]) -> tuple[tuple, Info]:
+        carry, info = step(loop[0], start + i)
+        return carry, jax.tree.map(lambda trace, x: trace.at[i].set(x), loop[1], info)
 
-    return jax.lax.scan(maybe_step, carry, jnp.arange(chunk))
+    shapes = jax.eval_shape(step, carry, start)[1]
+    blank = jax.tree.map(lambda s: jnp.zeros((chunk, *s.shape), s.dtype), shapes)
+    return jax.lax.fori_loop(0, length, recorded, (carry, blank))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from nghvi._core.draws import flat_normal
 from nghvi._linalg import small
 from nghvi._typing import Key, Scalar
 from nghvi.data.grouped import Moments
@@ -75,7 +76,7 @@ def sample(
     key: Key, conditional: Conditional, precision_factor: Float[Array, "r r"]
 ) -> Float[Array, "k r"]:
     """Exact draw of the effects."""
-    noise = jax.random.normal(key, conditional.forward.shape)
+    noise = flat_normal(key, conditional.forward.shape)
     whitened = small.solve_lower(conditional.root, conditional.forward + noise, transpose=True)
     return colour(whitened, precision_factor)
 

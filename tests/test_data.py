@@ -1,0 +1,187 @@
+"""Grouped data: where rows go, and sums over groups against numpy."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nghvi.data import LinearStatistics, Rows
+from nghvi.data.blocks import MOST_BLOCKS, lay_out
+
+# layout
+
+
+def shuffled_codes(sizes, seed=0):
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+
+
+def skewed_sizes(seed):
+    """Pareto sizes: most groups have a few rows, one has hundreds; a tenth are empty."""
+    rng = np.random.default_rng(seed)
+    sizes = np.ceil(rng.pareto(1.0, 200) + 1e-3).astype(int).clip(1, 5000)
+    sizes[rng.random(200) < 0.1] = 0
+    return sizes
+
+
+LAYOUTS = {
+    "balanced": [4] * 7,
+    "single rows": [1] * 6,
+    "one group": [9],
+    "one to two hundred": list(range(1, 201)),
+    "empty in the middle": [3, 0, 5, 0, 0, 2],
+    "empty at both ends": [0, 3, 3, 0],
+    "single rows and empty": [1, 0, 1, 1, 0],
+    **{f"skewed {seed}": skewed_sizes(seed) for seed in range(8)},
+}
+layouts = pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS)
+
+
+@layouts
+def test_every_row_is_placed_once_and_groups_are_contiguous(sizes):
+    codes = shuffled_codes(sizes)
+    layout = lay_out(codes, len(sizes))
+    counts, lengths = zip(*layout.blocks, strict=True)
+    assert len(layout.blocks) <= MOST_BLOCKS
+    assert sum(counts) == len(sizes)
+    assert sorted(layout.group_order) == list(range(len(sizes)))
+    slots = np.repeat(lengths, counts)
+    owner = np.repeat(layout.group_order, slots)
+    assert np.unique(layout.position).size == codes.size
+    np.testing.assert_array_equal(owner[layout.position], codes)
+    # Rows fill their group's slots from the first one on, in their original order.
+    starts = (np.cumsum(slots) - slots)[np.argsort(layout.group_order)]
+    for code, size in enumerate(sizes):
+        expected = starts[code] + np.arange(size)
+        np.testing.assert_array_equal(layout.position[codes == code], expected)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_padding_stays_below_sixty_percent_of_the_rows(seed):
+    sizes = skewed_sizes(seed)
+    layout = lay_out(shuffled_codes(sizes), len(sizes))
+    assert sum(count * size for count, size in layout.blocks) <= 1.6 * sizes.sum()
+
+
+def test_equal_groups_are_not_padded():
+    assert lay_out(shuffled_codes([4] * 7), 7).blocks == ((7, 4),)
+
+
+# sums over groups
+
+SIZES = {
+    "balanced": np.full(6, 4),
+    "unequal": np.array([1, 200, 1, 17, 0, 3, 60, 1, 2]),
+}
+problems = pytest.mark.parametrize("name", SIZES)
+
+
+@functools.cache
+def table(name):
+    """Columns 1, x1, x2; y; group codes; rows in random order."""
+    rng, codes = np.random.default_rng(1), shuffled_codes(SIZES[name])
+    x = np.column_stack([np.ones(codes.size), rng.normal(size=(codes.size, 2))])
+    return x, rng.normal(size=codes.size), codes
+
+
+@functools.cache
+def rows_of(name):
+    x, y, codes = table(name)
+    return Rows.from_arrays(x, y, codes, SIZES[name].size)
+
+
+def by_group(name, values):
+    codes = table(name)[2]
+    return np.stack([values[codes == k].sum(axis=0) for k in range(SIZES[name].size)])
+
+
+@problems
+def test_sums_and_grams_over_groups_equal_numpy(name):
+    (x, y, _), rows = table(name), rows_of(name)
+    original = rows.in_original_order
+    total, vectors, gram = jax.jit(lambda d: (d.total(d.y), d.sum(d.x), d.gram(d.x)))(rows)
+    assert (rows.num_rows, rows.num_groups) == (len(y), SIZES[name].size)
+    assert (rows.mask is None) == (name == "balanced")
+    np.testing.assert_allclose(total, y.sum(), rtol=1e-12)
+    np.testing.assert_allclose(original(vectors), by_group(name, x), atol=1e-11)
+    outer = by_group(name, x[:, :, None] * x[:, None, :])
+    np.testing.assert_allclose(original(jnp.moveaxis(gram, -1, 0)), outer, atol=1e-11)
+
+
+@problems
+def test_expanding_gives_every_row_the_value_of_its_group(name):
+    rows, sizes = rows_of(name), SIZES[name]
+    memory_order = np.argsort(rows.original_order)
+    expanded = rows.expand(jnp.asarray(memory_order, float))
+    np.testing.assert_array_equal(
+        rows.in_original_order(rows.sum(expanded)), np.arange(sizes.size) * sizes
+    )
+    # The adjoint of the sum, padding aside.
+    values = jnp.asarray(np.random.default_rng(2).normal(size=rows.num_groups))
+    np.testing.assert_allclose(
+        rows.total(rows.y * rows.expand(values)), rows.sum(rows.y) @ values, rtol=1e-12
+    )
+
+
+@problems
+def test_padding_rows_never_count(name):
+    rows = rows_of(name)
+    ones = jnp.ones_like(rows.y)
+    assert rows.total(ones) == rows.num_rows
+    np.testing.assert_array_equal(rows.in_original_order(rows.sum(ones)), SIZES[name])
+    assert np.isfinite(rows.x).all()
+
+
+# moments
+
+RANDOM = (0, 2)
+compiled_moments = jax.jit(
+    lambda data, coef: data.moments(lambda x: x, coef, RANDOM)._replace(num_rows=0)
+)
+
+
+@problems
+def test_moments_about_any_coefficients_equal_numpy(name):
+    x, y, _ = table(name)
+    coef = np.array([0.3, -1.0, 2.0])
+    ours = compiled_moments(rows_of(name), jnp.asarray(coef))
+    error, z = y - x @ coef, x[:, RANDOM]
+    original = rows_of(name).in_original_order
+    np.testing.assert_allclose(ours.square, error @ error, rtol=1e-12)
+    np.testing.assert_allclose(
+        original(ours.cross.T), by_group(name, z * error[:, None]), atol=1e-11
+    )
+    outer = by_group(name, z[:, :, None] * z[:, None, :])
+    np.testing.assert_allclose(original(jnp.moveaxis(ours.gram, -1, 0)), outer, atol=1e-11)
+
+
+@problems
+def test_linear_statistics_give_the_moments_of_the_rows(name):
+    rows = rows_of(name)
+    statistics = LinearStatistics.from_rows(rows, RANDOM)
+    assert (statistics.num_rows, statistics.num_groups) == (rows.num_rows, rows.num_groups)
+    np.testing.assert_array_equal(statistics.original_order, rows.original_order)
+    for seed in range(3):
+        coef = jnp.asarray(3 * np.random.default_rng(seed).normal(size=3))
+        ours, direct = compiled_moments(statistics, coef), compiled_moments(rows, coef)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), ours, direct
+        )
+
+
+@problems
+def test_linear_statistics_lose_no_digits_to_a_large_mean(name):
+    """y = 1e6 + noise of sd 1e-3: naive cross products would keep no digit of the residuals."""
+    x, noise, codes = table(name)
+    rows = Rows.from_arrays(x, 1e6 + 1e-3 * noise, codes, SIZES[name].size)
+    statistics = LinearStatistics.from_rows(rows, RANDOM)
+    coef = np.array([1e6 + 2e-4, 1e-4, -3e-4])
+    # Exact in extended precision; y itself is rounded to 1e-10, a relative 1e-7 of the noise.
+    exact = np.asarray(rows.y, np.longdouble) - np.asarray(rows.x, np.longdouble) @ coef
+    mask = np.ones(len(exact)) if rows.mask is None else np.asarray(rows.mask)
+    ours = compiled_moments(statistics, jnp.asarray(coef))
+    np.testing.assert_allclose(ours.square, float(np.sum(mask * exact**2)), rtol=1e-6)
+    z = np.asarray(rows.x)[:, RANDOM]
+    cross = rows.sum(jnp.asarray(z * exact[:, None].astype(float))).T
+    np.testing.assert_allclose(ours.cross, cross, rtol=1e-5, atol=1e-8)
