@@ -175,10 +175,10 @@ def _finish(
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
     found = evaluate(key_elbo, done.q, model, data, draws=500 if costly else 2000, batch=batch)
     gap = found.log_evidence - found.elbo
-    pool = None
+    corrected = None
     if correct and not (costly and gap < CLOSE_ENOUGH):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key_pool)))
-        pool = importance_pool(
+        corrected = importance_pool(
             found, model, data, rng, log2_draws=10 if costly else 12, batch=batch
         )
     return Inference(
@@ -187,7 +187,7 @@ def _finish(
         done.q,
         done.verdict,
         done,
-        Pool.plain(draw(key_pool, done.q, 4000)[0]) if pool is None else pool,
+        Pool.plain(draw(key_pool, done.q, 4000)[0]) if corrected is None else corrected,
         found.elbo,
         found.elbo_se,
         found.log_evidence,

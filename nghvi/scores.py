@@ -53,13 +53,13 @@ def misclassification_rate(y: np.ndarray, probability: np.ndarray) -> float:
 def precision(y: np.ndarray, probability: np.ndarray) -> float:
     """True positives among predicted positives; 0 where none is predicted."""
     predicted = probability > 0.5
-    return float(np.sum(predicted & (y > 0.5)) / max(np.sum(predicted), 1))
+    return float(np.sum(predicted & (y > 0.5)) / max(int(np.sum(predicted)), 1))
 
 
 def recall(y: np.ndarray, probability: np.ndarray) -> float:
     """True positives among actual positives; 0 where there are none."""
     actual = y > 0.5
-    return float(np.sum((probability > 0.5) & actual) / max(np.sum(actual), 1))
+    return float(np.sum((probability > 0.5) & actual) / max(int(np.sum(actual)), 1))
 
 
 def f1(y: np.ndarray, probability: np.ndarray) -> float:

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from tests.conftest import panel_frame
 
 import nghvi
 from nghvi import DataError, DataWarning
 from nghvi.priors import HuangWand, InverseGamma, PriorError, Priors, WishartPrecision
+from tests.conftest import panel_frame
 
 FRAME = panel_frame()
 X, Y = FRAME[["g", "a", "b"]], FRAME["y"]

@@ -3,8 +3,6 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.conftest import panel_frame
-from tests.test_fit import DATA, NormalMean
 
 import nghvi
 from nghvi._core.evaluate import evaluate
@@ -18,6 +16,8 @@ from nghvi.recipes.project import project
 from nghvi.recipes.verdict import judge
 from nghvi.responses import Gaussian
 from nghvi.variational import CholeskyGaussian
+from tests.conftest import panel_frame
+from tests.test_fit import DATA, NormalMean
 
 
 def rows_of(frame, columns=("a", "b")):

@@ -50,7 +50,7 @@ def damped_cg(
 ) -> tuple[PyTree, SolveInfo]:
     """Solve ``(F + damping diag F) x = right``; stops at a relative residual or at the cap."""
     # diag F vanishes where a column of B does, and damping by diag F cannot help there.
-    floor = 1e-10 * jnp.max(jnp.stack([jnp.max(x) for x in jax.tree.leaves(diagonal)]))
+    floor = 1e-10 * jnp.max(jnp.stack([jnp.max(x, initial=0.0) for x in jax.tree.leaves(diagonal)]))
     damped_diagonal = jax.tree.map(lambda x: damping * x + floor, diagonal)
 
     def damped(x: PyTree) -> PyTree:

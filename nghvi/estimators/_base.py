@@ -21,9 +21,8 @@ from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.predictive import predictive_mean
 from nghvi.posterior.scaling import Scaling
-from nghvi.recipes.run import Position
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
-
+from nghvi.recipes.run import Position
 
 PUBLISHED_SWEEPS = 5
 

@@ -8,7 +8,6 @@ With moments G_k = Z_k'Z_k, c_k = Z_k'e_k, noise variance v and whitened effects
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float

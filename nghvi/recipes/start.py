@@ -85,7 +85,7 @@ def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -
     mode = origin + unit @ found.x
     factor = unit @ covariance_factor(negative_hessian(model, data, mode, unit))
     # numpy throughout: eager JAX operations would each be compiled.
-    triangular = np.linalg.qr(factor.T, mode="r").T
+    triangular = np.asarray(np.linalg.qr(factor.T, mode="r")).T
     triangular = triangular * np.where(np.diagonal(triangular) < 0, -1.0, 1.0)
     packed = triangular[np.tril_indices(mode.size)]
     q = CholeskyGaussian(jnp.asarray(mode), jnp.asarray(packed))
