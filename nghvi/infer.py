@@ -173,7 +173,7 @@ def _finish(
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         pool = Pool.plain(draw(key_pool, done.q, 4000)[0])
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
-    found = evaluate(key_elbo, done.q, model, data, draws=500 if costly else 2000, batch=batch)
+    found = evaluate(key_elbo, done.q, model, data, draws=250 if costly else 2000, batch=batch)
     gap = found.log_evidence - found.elbo
     corrected = None
     if correct and not (costly and gap < CLOSE_ENOUGH):

@@ -8,7 +8,7 @@ from nghvi._core.draws import AntitheticDraws, IndependentDraws, OrthogonalDraws
 
 
 def draw(scheme, dim, seed=0):
-    noise = np.asarray(scheme(jax.random.key(seed), dim))
+    noise = np.asarray(jax.jit(lambda key: scheme(key, dim))(jax.random.key(seed)))
     assert noise.shape == (scheme.count(dim), dim)
     return noise
 
@@ -29,7 +29,7 @@ def test_orthogonal_draws_are_turned_anew_by_every_key():
     np.testing.assert_array_equal(first, draw(OrthogonalDraws(), 5, 0))
 
 
-@pytest.mark.parametrize(("pairs", "dim"), [(1, 5), (3, 5), (5, 5), (9, 5), (4, 1)])
+@pytest.mark.parametrize(("pairs", "dim"), [(2, 5), (5, 5), (9, 5), (4, 1)])
 def test_antithetic_draws_are_orthogonal_pairs_of_length_root_dim(pairs, dim):
     noise = draw(AntitheticDraws(pairs), dim)
     half = noise[: len(noise) // 2]

@@ -19,7 +19,7 @@ from nghvi._core.model import MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 
-BATCH = 500
+BATCH = 250
 
 
 class Evaluation(NamedTuple):

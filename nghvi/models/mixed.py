@@ -186,7 +186,7 @@ class MixedModel(MarginalModel):
         return conjugate.colour(whitened, lower)
 
     def draw_effects(
-        self, key: Key, params: MixedParams, data: GroupedData, steps: int = 8
+        self, key: Key, params: MixedParams, data: GroupedData, steps: int = 4
     ) -> Float[Array, "k r"]:
         """A draw of the effects that needs no earlier one."""
         lower = self.precision_factor(params)

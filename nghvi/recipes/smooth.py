@@ -96,9 +96,9 @@ def judge_full(algorithm: HybridVI) -> Judge:
         first = fit(key, algorithm, model, data, q, num_steps=0, chunk=CHUNK)
         silent = ScaleState(first.state.rule.step, jnp.zeros(()))
         first = first._replace(state=first.state._replace(rule=silent))
-        estimates, number = first, 0
+        estimates, number = first, 1
         while number < MOST_ESTIMATES:
-            number += CHUNK
+            number = min(3 * number, MOST_ESTIMATES)
             estimates = fit(
                 key, algorithm, model, data, q, num_steps=number, chunk=CHUNK, resume=estimates
             )
