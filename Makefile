@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCH := .venv-bench
+BENCH_READY := $(BENCH)/.ready
 
 .PHONY: setup demo test lint bench bench-setup clean
 
@@ -25,8 +27,20 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
-bench: $(READY)
+bench: $(READY) $(BENCH_READY)
 	$(BIN)/python -m benchmarks.calibration
+	$(BIN)/python -m benchmarks.paper_rules
+	$(BENCH)/bin/python -m benchmarks step-cost
+	$(BENCH)/bin/python -m benchmarks run
+
+bench-setup: $(BENCH_READY)
+
+# The peers have an environment of their own: their pins are not the library's.
+$(BENCH_READY): benchmarks/requirements.txt pyproject.toml
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $(BENCH_READY)
 
 clean:
 	rm -rf $(VENV) .venv-bench demo build dist
