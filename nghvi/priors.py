@@ -26,10 +26,8 @@ class PriorError(ValueError):
     """A prior's parameter is out of range."""
 
 
-def _require_positive(owner: object, **values: float | None) -> None:
+def _require_positive(owner: object, **values: object) -> None:
     for name, value in values.items():
-        if value is None:
-            continue
         if not isinstance(value, int | float | np.number) or not math.isfinite(value) or value <= 0:
             raise PriorError(
                 f"{type(owner).__name__}({name}={value!r}): {name} must be a positive number."
@@ -136,7 +134,9 @@ class WishartPrecision(_Correlated):
     df: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, scale=self.scale, df=self.df)
+        _require_positive(self, scale=self.scale)
+        if self.df is not None:
+            _require_positive(self, df=self.df)
 
     def log_density(self, free: Array, r: int) -> Scalar:
         df = r + 1 if self.df is None else self.df

@@ -11,7 +11,8 @@ from nghvi._core.response import Response
 from nghvi._linalg import small
 from nghvi.data.grouped import Rows
 
-NEWTON_STEPS = 5
+MOST_NEWTON_STEPS = 30
+NEWTON_TOLERANCE = 1e-6
 LONGEST_NEWTON_STEP = 5.0
 
 
@@ -75,11 +76,22 @@ def newton_step(problem: RowProblem, effects: Float[Array, "r k"]) -> Float[Arra
     return effects + step * jnp.minimum(1.0, LONGEST_NEWTON_STEP / length)
 
 
-def conditional_mode(
-    problem: RowProblem, start: Float[Array, "r k"] | None = None, steps: int = NEWTON_STEPS
-) -> Float[Array, "r k"]:
-    """Mode of p(u_k | theta, y_k) for every group; not differentiated through."""
+def conditional_mode(problem: RowProblem) -> Float[Array, "r k"]:
+    """Mode of p(u_k | theta, y_k) for every group; not differentiated through.
+
+    Newton steps until none is longer than the tolerance; the next one would square the error.
+    """
     problem = jax.lax.stop_gradient(problem)
-    if start is None:
-        start = jnp.zeros((problem.design.shape[1], problem.data.num_groups))
-    return jax.lax.fori_loop(0, steps, lambda _, u: newton_step(problem, u), start)
+    start = jnp.zeros((problem.design.shape[1], problem.data.num_groups))
+
+    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
+        _, change, steps = carry
+        return (change > NEWTON_TOLERANCE) & (steps < MOST_NEWTON_STEPS)
+
+    def move(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        effects, _, steps = carry
+        moved = newton_step(problem, effects)
+        return moved, jnp.max(jnp.abs(moved - effects)), steps + 1
+
+    first = (start, jnp.full((), jnp.inf), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(unfinished, move, first)[0]

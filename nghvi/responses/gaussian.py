@@ -23,6 +23,8 @@ class Gaussian(Response):
     conjugate: ClassVar[bool] = True
 
     def check(self, y: np.ndarray) -> None:
+        if not np.isfinite(y).all():
+            raise ResponseError("a continuous response takes finite numbers only.")
         if np.ptp(y) == 0:
             raise ResponseError(
                 f"the response is constant (every value is {y[0]:g}): there is nothing to explain."

@@ -84,13 +84,15 @@ class CholeskyGaussian(Variational):
 
     def retract(self, update: Self) -> Self:
         factor = self.factor
-        step = solve_triangular(factor, update.mean, lower=True)
-        length = jnp.linalg.norm(step)
-        longest = max(1.0, np.sqrt(self.dim) / 2)
-        step = step * jnp.minimum(1.0, longest / jnp.maximum(length, 1e-300))
         tangent = solve_triangular(factor, _dense(update), lower=True)
         eigenvalues, vectors = jnp.linalg.eigh(tangent + tangent.T)
         precision = jnp.clip(1 - eigenvalues, 1 / LARGEST_SCALING, LARGEST_SCALING)
+        # The mean moves by the new covariance times the gradient, the old one's eigenvectors
+        # rescaled; with the old covariance it would miss a Gaussian target's mean.
+        step = solve_triangular(factor, update.mean, lower=True)
+        step = vectors @ ((vectors.T @ step) / precision)
+        longest = max(1.0, np.sqrt(self.dim) / 2)
+        step = step * jnp.minimum(1.0, longest / jnp.maximum(jnp.linalg.norm(step), 1e-300))
         root = factor @ (vectors / jnp.sqrt(precision))
         return self.from_covariance_factor(self.mean + factor @ step, root)  # type: ignore[return-value]
 
