@@ -25,8 +25,12 @@ class ScaleState(NamedTuple):
 
 @functools.lru_cache
 def robbins_monro(hold: int) -> optax.GradientTransformation:
-    """Step length 1 for ``hold`` steps, then 1/2, 1/3, ...: the average of Newton steps."""
-    return _scheduled(lambda t: 1.0 / jnp.maximum(t - hold + 2, 1))
+    """Step length 1 for ``hold`` steps, then 2/3, 2/4, 2/5, ...: an average of Newton steps.
+
+    With 2 in the numerator what the first steps got wrong is forgotten like 1/t^2 (with 1, like
+    1/t) at the price of a third more noise.
+    """
+    return _scheduled(lambda t: jnp.minimum(1.0, 2.0 / jnp.maximum(t - hold + 3, 1)))
 
 
 @functools.lru_cache

@@ -85,9 +85,9 @@ def importance_pool(
         return None
     log_ratio = np.maximum(evaluation.log_ratio, evaluation.log_ratio.max() - 700)
     weight, k_hat = smooth_weights(log_ratio)
-    best = Pool(evaluation.theta, weight, k_hat, k_hat < RELIABLE)
+    current, best = Pool(evaluation.theta, weight, k_hat, False), None
     for _ in range(rounds):
-        centre, root = _moments(best)
+        centre, root = _moments(current)
         if root is None:
             break
         standard = _t_points(m, log2_draws, rng)
@@ -96,12 +96,14 @@ def importance_pool(
         if not np.isfinite(log_ratio).any():
             break
         weight, k_hat = smooth_weights(np.maximum(log_ratio, log_ratio.max() - 700))
-        candidate = Pool(theta, weight, k_hat, k_hat < RELIABLE)
-        if candidate.effective > best.effective or not best.corrected:
-            best = candidate
-        if best.corrected and best.effective > 0.5 * 2**log2_draws:
+        current = Pool(theta, weight, k_hat, k_hat < RELIABLE)
+        # Weighted draws of q itself are never the result: its tails are too light to be seen
+        # missing, so their effective number flatters.
+        if current.corrected and (best is None or current.effective > best.effective):
+            best = current
+        if best is not None and best.effective > 0.5 * 2**log2_draws:
             break
-    return best if best.corrected and best.effective > 50 + 10 * m else None
+    return best if best is not None and best.effective > 50 + 10 * m else None
 
 
 def _t_points(m: int, log2_draws: int, rng: np.random.Generator) -> np.ndarray:
