@@ -125,6 +125,13 @@ def test_expanding_gives_every_row_the_value_of_its_group(name):
 
 
 @problems
+def test_expanding_values_without_columns_gives_rows_without_columns(name):
+    """A model without random effects has effects of shape (groups, 0)."""
+    rows = rows_of(name)
+    assert rows.expand(jnp.zeros((rows.num_groups, 0))).shape == (len(rows.y), 0)
+
+
+@problems
 def test_padding_rows_never_count(name):
     rows = rows_of(name)
     ones = jnp.ones_like(rows.y)
