@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from threadpoolctl import threadpool_limits
 
 from nghvi._core.evaluate import draw, evaluate
 from nghvi._core.model import (
@@ -99,7 +100,19 @@ def infer(
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
     run.
     """
-    key = jax.random.key(seed)
+    with threadpool_limits(1, user_api="blas"):
+        # The host's share of the algebra is tiny: a second BLAS thread only costs its waking.
+        return _infer(
+            jax.random.key(seed), model, data, rank, method, steps, latents, smooth, importance,
+            start, progress, resume,
+        )  # fmt: skip
+
+
+def _infer(
+    key: Key, model: LatentModel, data: Data, rank: int | str, method: str, steps: int | None,
+    latents: str, smooth: bool, importance: bool, start: Array | None, progress: Progress | None,
+    resume: Position | None,
+) -> Inference:  # fmt: skip
     if latents not in ("auto", "integrate", "sample"):
         raise ValueError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
     if latents == "integrate" and not isinstance(model, MarginalModel):

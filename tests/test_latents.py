@@ -16,7 +16,7 @@ from scipy.special import log_ndtr, logsumexp
 
 from nghvi._core.score import Integrated, Sampled
 from nghvi.data import Rows
-from nghvi.latents import albert_chib, conjugate, laplace_metropolis, quadrature
+from nghvi.latents import albert_chib, conjugate, metropolis, quadrature
 from nghvi.latents.rows import conditional_mode
 from nghvi.models import MixedModel, MixedParams
 from nghvi.models.mixed import prepare
@@ -230,7 +230,9 @@ def assert_effects_agree(draws, mean, covariance):
 KERNELS = {
     "albert-chib": lambda key, problem, u: albert_chib.sample(key, problem, u, 1),
     # Starts afresh; after 12 steps what is left of the start is far below the noise here.
-    "laplace-metropolis": lambda key, problem, _: laplace_metropolis.sample(key, problem, 12),
+    "metropolis": lambda key, problem, _: metropolis.sample(
+        key, problem, metropolis.make_proposal(problem, 7), 12
+    ),
 }
 
 

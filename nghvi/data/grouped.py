@@ -90,7 +90,7 @@ class Rows(eqx.Module):
         for count, size in self.blocks:
             block = values[start : start + count, None]
             shape = (count, size, *values.shape[1:])
-            parts.append(jnp.broadcast_to(block, shape).reshape(-1, *values.shape[1:]))
+            parts.append(jnp.broadcast_to(block, shape).reshape(count * size, *values.shape[1:]))
             start += count
         return jnp.concatenate(parts)
 

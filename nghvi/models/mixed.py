@@ -20,7 +20,7 @@ from nghvi._core.model import MarginalModel
 from nghvi._core.response import Response
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data.grouped import LinearStatistics, Moments, Rows
-from nghvi.latents import albert_chib, conjugate, laplace_metropolis, quadrature
+from nghvi.latents import albert_chib, conjugate, metropolis, quadrature
 from nghvi.latents.rows import RowProblem
 from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
@@ -28,6 +28,8 @@ from nghvi.priors import Priors, normal_log_density
 NODES = {1: 7, 2: 5, 3: 5}
 """Quadrature nodes a dimension by number of random effects; beyond these, Laplace and draws."""
 LARGEST_GRID = 1500
+MOVES = 5
+"""Metropolis moves a draw of the effects makes."""
 
 
 GroupedData = Any
@@ -179,23 +181,29 @@ class MixedModel(MarginalModel):
         latents: Float[Array, "k r"],
         data: GroupedData,
     ) -> Float[Array, "k r"]:
-        if self.gibbs is None or self.response.conjugate or self.num_effects == 0:
+        if self.response.conjugate or self.num_effects == 0:
             return self.draw_effects(key, params, data)
         lower, problem = self.precision_factor(params), self.row_problem(params, data)
-        whitened = albert_chib.sample(key, problem, lower.T @ latents.T, self.gibbs)
+        start = lower.T @ latents.T
+        if self.gibbs is None:
+            proposal = metropolis.make_proposal(problem, self.nodes)
+            whitened = metropolis.sample(key, problem, proposal, MOVES, start)
+        else:
+            whitened = albert_chib.sample(key, problem, start, self.gibbs)
         return conjugate.colour(whitened, lower)
 
-    def draw_effects(
-        self, key: Key, params: MixedParams, data: GroupedData, steps: int = 4
-    ) -> Float[Array, "k r"]:
+    def draw_effects(self, key: Key, params: MixedParams, data: GroupedData) -> Float[Array, "k r"]:
         """A draw of the effects that needs no earlier one."""
         lower = self.precision_factor(params)
         if self.num_effects == 0:
             return jnp.zeros((data.num_groups, 0))
         if self.response.conjugate:
             return conjugate.sample(key, self.conditional(params, data), lower)
-        whitened = laplace_metropolis.sample(key, self.row_problem(params, data), steps)
-        return conjugate.colour(whitened, lower)
+        problem = self.row_problem(params, data)
+        proposal = metropolis.make_proposal(problem, self.nodes)
+        # Laplace's moments are farther off than quadrature's: more moves to forget them.
+        moves = MOVES if self.nodes > 1 else 5 * MOVES
+        return conjugate.colour(metropolis.sample(key, problem, proposal, moves), lower)
 
     def effect_moments(
         self, key: Key, params: MixedParams, data: GroupedData
