@@ -21,10 +21,10 @@ def trace(estimator: Any, ax: Axes | None = None) -> Axes:
     table = estimator.trace_
     table = table[table["stage"] == table["stage"].iloc[-1]]
     ax.plot(np.arange(1, len(table) + 1), table["elbo"], color=BLUE, lw=1.2, marker="o", ms=2.5)
-    inference = estimator.posterior_.inference
-    if np.isfinite(inference.elbo):
-        ax.axhline(inference.elbo, color=ORANGE, lw=1, label=f"ELBO {inference.elbo:.2f}")
+    if np.isfinite(estimator.elbo_):
+        ax.axhline(estimator.elbo_, color=ORANGE, lw=1, label=f"ELBO {estimator.elbo_:.2f}")
         ax.legend(frameon=False)
+    ax.ticklabel_format(axis="y", useOffset=False)
     ax.set(xlabel="step", ylabel="objective (noisy ELBO)", title="Optimisation")
     return ax
 

@@ -108,7 +108,7 @@ class MixedEstimator(BaseEstimator):
         self.k_hat_ = inference.k_hat
         self.converged_ = inference.converged
         self.verdict_ = tables.verdict_sentence(inference)
-        self.trace_ = tables.trace_table(inference)
+        self.trace_ = tables.trace_table(inference, jacobian)
         self.n_iter_ = max(inference.run.steps, 1)
         self.seconds_ = seconds
 

@@ -25,8 +25,8 @@ def verdict_sentence(inference: Inference) -> str:
     return " ".join(parts)
 
 
-def trace_table(inference: Inference) -> pd.DataFrame:
-    """One row a step: stage, noisy objective and the largest remaining errors."""
+def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:
+    """One row a step: stage, noisy objective (raw scale) and the largest remaining errors."""
     frames = []
     for name, info in inference.run.traces:
         mean, scale = (
@@ -37,7 +37,7 @@ def trace_table(inference: Inference) -> pd.DataFrame:
             pd.DataFrame(
                 {
                     "stage": name,
-                    "elbo": np.asarray(info.log_target) - np.asarray(info.log_q),
+                    "elbo": np.asarray(info.log_target) - np.asarray(info.log_q) - jacobian,
                     "mean_error": mean.max(axis=1) if mean.ndim > 1 else mean,
                     "sd_error": scale.max(axis=1) if scale.ndim > 1 else scale,
                     "gradient_norm": np.asarray(info.gradient_norm),

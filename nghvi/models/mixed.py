@@ -187,7 +187,7 @@ class MixedModel(MarginalModel):
         start = lower.T @ latents.T
         if self.gibbs is None:
             proposal = metropolis.make_proposal(problem, self.nodes)
-            whitened = metropolis.sample(key, problem, proposal, MOVES, start)
+            whitened = metropolis.sample(key, problem, proposal, self._moves, start)
         else:
             whitened = albert_chib.sample(key, problem, start, self.gibbs)
         return conjugate.colour(whitened, lower)
@@ -201,9 +201,12 @@ class MixedModel(MarginalModel):
             return conjugate.sample(key, self.conditional(params, data), lower)
         problem = self.row_problem(params, data)
         proposal = metropolis.make_proposal(problem, self.nodes)
+        return conjugate.colour(metropolis.sample(key, problem, proposal, self._moves), lower)
+
+    @property
+    def _moves(self) -> int:
         # Laplace's moments are farther off than quadrature's: more moves to forget them.
-        moves = MOVES if self.nodes > 1 else 5 * MOVES
-        return conjugate.colour(metropolis.sample(key, problem, proposal, moves), lower)
+        return MOVES if self.nodes > 1 else 5 * MOVES
 
     def effect_moments(
         self, key: Key, params: MixedParams, data: GroupedData

@@ -54,7 +54,7 @@ def smooth_recipe(
     if isinstance(score, Sampled):
         algorithm = natural_gradient(score, robbins_monro(0), batch)
         stop = stop_rule(0, 2 * CHUNK, 0.03)
-        stages.append(Stage("sampled latents", _carry_on, algorithm, 150, CHUNK, 0, stop))
+        stages.append(Stage("sampled latents", _carry_on, algorithm, 400, CHUNK, 0, stop))
     decide = judge_full(algorithm)
     if rank is not None:
         stages.append(Stage("projection", functools.partial(_project, rank=rank)))
