@@ -75,7 +75,7 @@ def _gibbs(problem: Problem, seed: int, chains: int, draws: int, burn_in: int) -
 
     prior, design = priors(problem), problem.design
     gaussian = problem.response == "gaussian"
-    response = Gaussian(prior.noise) if gaussian else Probit()
+    response = Gaussian() if gaussian else Probit()
     model = MixedModel(Identity(design.shape[1]), response, prior, problem.random)
     rows = Rows.from_arrays(design, problem.y, problem.group, problem.num_groups)
     # A seed of its own, so that no fit shares random numbers with what judges it.

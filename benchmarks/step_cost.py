@@ -98,7 +98,7 @@ def mixed_problem(groups: int, num_effects: int) -> tuple[LatentModel, object]:
     effects = InverseGamma() if num_effects == 1 else WishartPrecision(1.0)
     priors = Priors(effects=effects)
     random = tuple(range(num_effects))
-    return MixedModel(Identity(columns), Gaussian(priors.noise), priors, random), data
+    return MixedModel(Identity(columns), Gaussian(), priors, random), data
 
 
 def seconds_per_step(model: LatentModel, data: object) -> dict[str, float]:

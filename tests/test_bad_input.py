@@ -52,7 +52,8 @@ CASES = {
     "method": (X, Y, {"method": "fast"}, "method='fast'"),
     "steps": (X, Y, {"method": "ng-hvi", "steps": 0}, "steps=0"),
     "priors": (X, Y, {"priors": {"coef_sd": 1}}, "nghvi.priors.Priors"),
-    "response": (X, Y, {"response": "poisson"}, "gaussian"),
+    "response": (X, Y, {"response": "poisson"}, "knows 'gaussian'"),
+    "response of classes": (X, Y, {"response": "probit"}, "see MixedClassifier"),
     "covariance": (X, Y, {"covariance": "banded"}, "covariance="),
     "full covariance with a diagonal prior": (
         X,

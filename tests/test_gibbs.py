@@ -54,8 +54,8 @@ def simulate(seed: int, q: int, random: tuple[int, ...], *, binary: bool = False
     return Table(x, (y > 0).astype(float) if binary else y, np.eye(sizes.size)[codes])
 
 
-def build(q: int, random: tuple[int, ...], response: Response, effects: object) -> MixedModel:
-    priors = Priors(coef_sd=2.0, effects=effects)  # type: ignore[arg-type]
+def build(q: int, random: tuple, response: Response, effects, noise=InverseGamma()) -> MixedModel:
+    priors = Priors(coef_sd=2.0, effects=effects, noise=noise)
     return MixedModel(Identity(q), response, priors, random)
 
 
@@ -107,7 +107,7 @@ PRIORS = [
 
 @pytest.mark.parametrize(("effects", "noise"), PRIORS, ids=lambda prior: type(prior).__name__)
 def test_linear_agrees_with_quadrature(effects: object, noise: InverseGamma | HalfT) -> None:
-    table, model = simulate(1, 1, (0,)), build(1, (0,), Gaussian(noise), effects)
+    table, model = simulate(1, 1, (0,)), build(1, (0,), Gaussian(), effects, noise)
     points = grid(np.arange(-4, 3, 0.1), np.arange(-20, 9, 0.3))
     free = points[:, 1:] * (-0.5 if isinstance(effects, WishartPrecision | HuangWand) else 1.0)
     weight, coef, precision = integrate_coef(model, table, points[:, :1], free)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nghvi._core.response import ResponseError
+from nghvi.priors import Priors
 from nghvi.responses import RESPONSES as AVAILABLE
 from tests.registry import RESPONSES
 
@@ -100,7 +101,7 @@ def test_dispersion_has_a_start_a_prior_and_names(name):
     start = response.start(jnp.asarray(sample(name)[:50, 2]))
     assert start.shape == (response.num_dispersion,)
     assert np.all(np.isfinite(start))
-    prior = response.log_prior(start)
+    prior = response.log_prior(start, Priors())
     assert prior.shape == ()
     assert np.isfinite(prior)
 

@@ -6,7 +6,7 @@ parameters, an array of shape (num_dispersion,).
 """
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
@@ -27,14 +27,19 @@ class Response(eqx.Module):
     dispersion_names: ClassVar[tuple[str, ...]] = ()
     conjugate: ClassVar[bool] = False
     """True if Gaussian effects are conjugate to it, so that they integrate out exactly."""
+    binary: ClassVar[bool] = False
+    """True if y is 0 or 1: the response of a classifier."""
 
     @abc.abstractmethod
     def check(self, y: np.ndarray) -> None:
         """Raise :class:`ResponseError` if y is outside the support."""
 
     @abc.abstractmethod
-    def log_prior(self, dispersion: Float[Array, " c"]) -> Scalar:
-        """Log prior of the dispersion, Jacobian included; 0 where there is none."""
+    def log_prior(self, dispersion: Float[Array, " c"], priors: Any) -> Scalar:
+        """Log prior of the dispersion, Jacobian included; 0 where there is none.
+
+        ``priors`` are the model's: a response holds no prior of its own.
+        """
 
     @abc.abstractmethod
     def start(self, y: Float[Array, " n"]) -> Float[Array, " c"]:

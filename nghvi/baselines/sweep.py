@@ -79,7 +79,7 @@ def sweep(
     if isinstance(model.response, Gaussian):
         squares = _residual_squares(coef, effects, model, statistics)
         (noise_var,) = draw_variances(
-            noise.variance_gammas, model.response.noise, noise_var[None], squares[None]
+            noise.variance_gammas, model.priors.noise, noise_var[None], squares[None]
         )
     return State(coef, effects, noise_var, factor)
 
@@ -91,7 +91,7 @@ def draw_noise(key: Key, model: MixedModel, statistics: LinearStatistics) -> Noi
     normals = jax.random.normal(key_normals, (q + r * num_groups + r * r,))
     shapes = [precision_shapes(model.priors.effects, r, num_groups), np.zeros((0, 1))]
     if isinstance(model.response, Gaussian):
-        shapes[1] = variance_shapes(model.response.noise, 1, statistics.num_rows)
+        shapes[1] = variance_shapes(model.priors.noise, 1, statistics.num_rows)
     gammas = jax.random.gamma(key_gammas, np.concatenate([s.ravel() for s in shapes]))
     return Noise(
         *_cut(normals, (q,), (r, num_groups), (r, r)),

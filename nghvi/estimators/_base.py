@@ -13,7 +13,12 @@ from nghvi._core.response import Response
 from nghvi.data.frame import Column, DataError, Table, encode_groups, read_response, read_table
 from nghvi.data.grouped import LinearStatistics, Rows
 from nghvi.estimators import tables
-from nghvi.estimators.design import add_intercept, random_columns, warn_about_design
+from nghvi.estimators.design import (
+    add_intercept,
+    centred_columns,
+    random_columns,
+    warn_about_design,
+)
 from nghvi.estimators.progress import FitProgress
 from nghvi.infer import Inference, infer
 from nghvi.models.mixed import MixedModel, prepare, published_start
@@ -23,12 +28,50 @@ from nghvi.posterior.predictive import predictive_mean
 from nghvi.posterior.scaling import Scaling
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.run import Position
+from nghvi.responses import RESPONSES
 
 PUBLISHED_SWEEPS = 5
 
 
 class MixedEstimator(BaseEstimator):
     """Base of the two estimators; not for use by itself."""
+
+    def __init__(
+        self,
+        group: Column | None = None,
+        *,
+        hidden: tuple[int, ...] = (),
+        activation: str = "relu",
+        random: str | list = "auto",
+        response: str = "auto",
+        covariance: str = "auto",
+        priors: Priors | None = None,
+        rank: int | str = "auto",
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        method: str = "auto",
+        steps: int | None = None,
+        latents: str = "auto",
+        importance: bool = True,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.group = group
+        self.hidden = hidden
+        self.activation = activation
+        self.random = random
+        self.response = response
+        self.covariance = covariance
+        self.priors = priors
+        self.rank = rank
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.method = method
+        self.steps = steps
+        self.latents = latents
+        self.importance = importance
+        self.random_state = random_state
+        self.verbose = verbose
 
     def _fit(self, X: Any, y: np.ndarray, table: Table, response: Response) -> Self:
         begun = time.perf_counter()
@@ -48,7 +91,7 @@ class MixedEstimator(BaseEstimator):
         if not deep:
             warn_about_design(x, features, codes, random)
         self._inputs = table.names
-        scaling = self._scaling(x, y, random if not deep else (), response)
+        scaling = self._scaling(x, y, random, response, deep)
         response.check(y)
         rows = Rows.from_arrays(
             scaling.apply(x), scaling.apply_response(y), codes, max(len(self.groups_), 1)
@@ -59,9 +102,7 @@ class MixedEstimator(BaseEstimator):
         data: Rows | LinearStatistics = rows if sampled else prepare(model, rows)
         inference = self._infer(model, data, deep)
         names = Named(features, tuple(features[j] for j in random), self.groups_)
-        self.posterior_ = MixedPosterior(
-            inference, scaling, names, (self.fit_intercept and not deep) or deep
-        )
+        self.posterior_ = MixedPosterior(inference, scaling, names)
         self._publish(inference, time.perf_counter() - begun)
         return self
 
@@ -148,23 +189,30 @@ class MixedEstimator(BaseEstimator):
             )
         return Priors(priors.coef_sd, priors.noise, effects, priors.weight_sd)
 
+    def _response(self, default: str, *, binary: bool, other: str) -> Response:
+        fitting = [name for name, kind in RESPONSES.items() if kind.binary == binary]
+        name = default if self.response == "auto" else self.response
+        if name not in fitting:
+            raise DataError(
+                f"response={self.response!r}: {type(self).__name__} knows "
+                f"{', '.join(map(repr, fitting))}; see {other} for the others."
+            )
+        return RESPONSES[name]()
+
     def _scaling(
-        self, x: np.ndarray, y: np.ndarray, random: tuple[int, ...], response: Response
+        self, x: np.ndarray, y: np.ndarray, random: tuple[int, ...], response: Response, deep: bool
     ) -> Scaling:
         if not self.standardize:
             return Scaling.none(x.shape[1])
-        measured = y if response.conjugate else None
-        deep = bool(self.hidden)
-        if deep:
-            centre, scale = x.mean(axis=0), x.std(axis=0)
-            base = Scaling(centre, np.where(scale > 0, scale, 1.0), 0.0, 1.0)
-            return (
-                base
-                if measured is None
-                else base._replace(y_centre=float(y.mean()), y_scale=float(y.std()))
-            )
         correlated = isinstance(self._priors().effects, HuangWand | WishartPrecision)
-        return Scaling.measure(x, measured, self.fit_intercept, random, correlated)
+        # A network's first layer has biases of its own: all its inputs are centred.
+        centred = np.full(x.shape[1], True)
+        if not deep:
+            centred = centred_columns(
+                x.shape[1], random, fit_intercept=self.fit_intercept, correlated=correlated
+            )
+        measured = y if response.conjugate else None
+        return Scaling.measure(x, centred, measured, self.fit_intercept or deep)
 
     def _encode(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         if table.group is None:

@@ -58,6 +58,21 @@ def random_columns(
     return tuple(sorted(chosen))
 
 
+def centred_columns(
+    num_columns: int, random: tuple[int, ...], *, fit_intercept: bool, correlated: bool
+) -> np.ndarray:
+    """Columns whose shift an intercept can absorb; centring others would change the model.
+
+    A column with a random slope needs a random intercept that may be correlated with it.
+    """
+    centred = np.full(num_columns, fit_intercept)
+    if fit_intercept:
+        centred[0] = False
+        if 0 not in random or not correlated:
+            centred[list(random)] = False
+    return centred
+
+
 def warn_about_design(
     x: np.ndarray, names: tuple[str, ...], codes: np.ndarray | None, random: tuple[int, ...]
 ) -> None:

@@ -5,10 +5,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from nghvi.data.frame import Column, DataError
+from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
-from nghvi.priors import Priors
-from nghvi.responses import Gaussian
 
 
 class MixedRegressor(RegressorMixin, MixedEstimator):
@@ -21,7 +19,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     activation : "relu", "tanh" or "silu".
     random : "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept"
         for linear models, "all" with hidden layers).
-    response : "gaussian".
+    response : "gaussian"; "auto" means that.
     covariance : "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by
         default).
     priors : a nghvi.priors.Priors; it refers to standardised data if ``standardize``.
@@ -43,57 +41,16 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     trace_ : one row a step. groups_ : levels of the group. posterior_ : the posterior object.
     """
 
-    def __init__(
-        self,
-        group: Column | None = None,
-        *,
-        hidden: tuple[int, ...] = (),
-        activation: str = "relu",
-        random: str | list = "auto",
-        response: str = "gaussian",
-        covariance: str = "auto",
-        priors: Priors | None = None,
-        rank: int | str = "auto",
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        method: str = "auto",
-        steps: int | None = None,
-        latents: str = "auto",
-        importance: bool = True,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.group = group
-        self.hidden = hidden
-        self.activation = activation
-        self.random = random
-        self.response = response
-        self.covariance = covariance
-        self.priors = priors
-        self.rank = rank
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.method = method
-        self.steps = steps
-        self.latents = latents
-        self.importance = importance
-        self.random_state = random_state
-        self.verbose = verbose
-
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to a table X (group column included) and a response y."""
-        if self.response != "gaussian":
-            raise DataError(
-                f"response={self.response!r}: MixedRegressor knows 'gaussian'; for classes use "
-                "MixedClassifier."
-            )
+        response = self._response("gaussian", binary=False, other="MixedClassifier")
         table, y = self._read(X, y)
         if y.dtype.kind not in "fiub":
             raise DataError(
                 f"y holds {y.dtype} values: a regression needs numbers; for classes use "
                 "MixedClassifier."
             )
-        return self._fit(X, y.astype(float), table, Gaussian(self._priors().noise))
+        return self._fit(X, y.astype(float), table, response)
 
     def predict(self, X: Any) -> np.ndarray:
         """Posterior predictive mean; known groups with their effects, unseen ones without."""

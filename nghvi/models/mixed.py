@@ -109,7 +109,7 @@ class MixedModel(MarginalModel):
         leaves = jax.tree.leaves(params.weights)
         weights = sum((normal_log_density(w, self.priors.weight_sd) for w in leaves), jnp.zeros(()))
         coef = normal_log_density(params.coef, self.priors.coef_sd)
-        total = weights + coef + self.response.log_prior(params.dispersion)
+        total = weights + coef + self.response.log_prior(params.dispersion, self.priors)
         if self.num_effects == 0:
             return total
         return total + self.priors.effects.log_density(params.effects, self.num_effects)

@@ -35,7 +35,6 @@ class MixedPosterior(NamedTuple):
     inference: Inference
     scaling: Scaling
     names: Named
-    intercept: bool
 
     @property
     def model(self) -> MixedModel:
@@ -53,8 +52,8 @@ class MixedPosterior(NamedTuple):
         if not isinstance(self.model.trunk, Identity):
             return self.scaling.y_scale * np.eye(q), self.scaling.y_scale * np.eye(len(random))
         return (
-            self.scaling.back(tuple(range(q)), self.intercept),
-            self.scaling.back(random, self.intercept),
+            self.scaling.back(tuple(range(q))),
+            self.scaling.back(random),
         )
 
     def globals_at(self, theta: np.ndarray) -> dict[str, np.ndarray]:
@@ -62,8 +61,7 @@ class MixedPosterior(NamedTuple):
         params: MixedParams = unravel_draws(self.model, self.data, theta)
         coef_map, effects_map = self.maps()
         coef = np.asarray(params.coef) @ coef_map.T
-        if self.intercept:
-            coef[:, 0] += self.scaling.y_centre
+        coef[:, 0] += self.scaling.y_centre  # 0 unless the first feature is the intercept
         out = {"coef": coef}
         if self.model.response.conjugate:
             out["noise_var"] = np.exp(np.asarray(params.dispersion[:, 0])) * self.scaling.y_scale**2

@@ -24,29 +24,18 @@ class Scaling(NamedTuple):
 
     @staticmethod
     def measure(
-        x: np.ndarray,
-        y: np.ndarray | None,
-        intercept: bool,
-        random: tuple[int, ...],
-        correlated: bool,
+        x: np.ndarray, centred: np.ndarray, y: np.ndarray | None, centre_y: bool
     ) -> "Scaling":
-        """Measure columns and response.
+        """Root mean squares about the centre (0 where a column is not to be centred).
 
-        A column is centred only where an intercept can absorb the shift: the fixed one, and,
-        for a column with a random slope, a random one that may be correlated with the slope.
-        Otherwise the model would change.
+        ``y=None`` leaves the response as it is.
         """
-        centre, scale = x.mean(axis=0), x.std(axis=0)
-        if intercept:
-            centre[0], scale[0] = 0.0, 1.0
-        else:
-            centre[:] = 0.0
-        if 0 not in random or not intercept or not correlated:
-            centre[list(random)] = 0.0
-        scale = np.where(scale > 0, scale, 1.0)
+        centre = np.where(centred, x.mean(axis=0), 0.0)
+        scale = _root_mean_square(x - centre)
         if y is None:
             return Scaling(centre, scale, 0.0, 1.0)
-        return Scaling(centre, scale, float(y.mean()) if intercept else 0.0, float(y.std()))
+        y_centre = float(y.mean()) if centre_y else 0.0
+        return Scaling(centre, scale, y_centre, float(_root_mean_square(y - y_centre)))
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Scaled columns."""
@@ -56,10 +45,16 @@ class Scaling(NamedTuple):
         """Scaled response."""
         return (y - self.y_centre) / self.y_scale
 
-    def back(self, columns: tuple[int, ...], intercept: bool) -> np.ndarray:
-        """T for these columns."""
+    def back(self, columns: tuple[int, ...]) -> np.ndarray:
+        """T for these columns; the first of all is the intercept wherever anything is centred."""
         index = list(columns)
         matrix = np.diag(self.y_scale / self.scale[index])
-        if intercept and 0 in index:
+        if 0 in index:
             matrix[index.index(0)] -= self.y_scale * self.centre[index] / self.scale[index]
         return matrix
+
+
+def _root_mean_square(values: np.ndarray) -> np.ndarray:
+    """Over rows; 1 where all values vanish."""
+    size = np.sqrt(np.mean(values**2, axis=0))
+    return np.where(size > 0, size, 1.0)

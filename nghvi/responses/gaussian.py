@@ -9,13 +9,11 @@ from jaxtyping import Array
 
 from nghvi._core.response import Response, ResponseError
 from nghvi._typing import Key, Scalar
-from nghvi.priors import HalfT, InverseGamma
+from nghvi.priors import Priors
 
 
 class Gaussian(Response):
     """Normal observations with one unknown noise variance."""
-
-    noise: InverseGamma | HalfT = InverseGamma()
 
     name: ClassVar[str] = "gaussian"
     num_dispersion: ClassVar[int] = 1
@@ -30,8 +28,8 @@ class Gaussian(Response):
                 f"the response is constant (every value is {y[0]:g}): there is nothing to explain."
             )
 
-    def log_prior(self, dispersion: Array) -> Scalar:
-        return self.noise.log_density(dispersion)
+    def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
+        return priors.noise.log_density(dispersion)
 
     def start(self, y: Array) -> Array:
         return jnp.log(jnp.var(y))[None]

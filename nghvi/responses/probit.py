@@ -11,12 +11,14 @@ from jaxtyping import Array
 from nghvi._core.response import Response, ResponseError
 from nghvi._special import log_ndtr
 from nghvi._typing import Key, Scalar
+from nghvi.priors import Priors
 
 
 class Probit(Response):
     """Bernoulli observations coded 0 and 1 with the probit link."""
 
     name: ClassVar[str] = "probit"
+    binary: ClassVar[bool] = True
 
     def check(self, y: np.ndarray) -> None:
         values = np.unique(y)
@@ -25,7 +27,7 @@ class Probit(Response):
         if values.size == 1:
             raise ResponseError(f"the response has one class only ({values[0]:g}).")
 
-    def log_prior(self, dispersion: Array) -> Scalar:
+    def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
         return jnp.zeros(())
 
     def start(self, y: Array) -> Array:
