@@ -25,7 +25,7 @@ from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta
 from nghvi._core.score import Integrated
-from nghvi.data.grouped import LinearStatistics
+from nghvi.data import LinearStatistics
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
 from nghvi.priors import InverseGamma, Priors, WishartPrecision

@@ -8,6 +8,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 from nghvi import priors as priors
+from nghvi import storage as storage
 from nghvi._core.model import LatentModel as LatentModel
 from nghvi._core.model import MarginalModel as MarginalModel
 from nghvi.data.frame import DataError as DataError
@@ -16,5 +17,10 @@ from nghvi.estimators import MixedRegressor as MixedRegressor
 from nghvi.estimators.design import DataWarning as DataWarning
 from nghvi.infer import Inference as Inference
 from nghvi.infer import infer as infer
+from nghvi.storage import load as load
+
+# Said here because the storage layer lies below the estimators and cannot import them.
+storage.register(MixedRegressor)
+storage.register(MixedClassifier)
 
 __version__ = "0.1.0"

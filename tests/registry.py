@@ -14,7 +14,7 @@ from nghvi._core.response import Response
 from nghvi._core.variational import Variational
 from nghvi._linalg.packed import pack_lower
 from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, WishartPrecision
-from nghvi.responses import Gaussian, Probit
+from nghvi.responses import Gaussian, Logit, Probit
 from nghvi.variational import CholeskyGaussian, FactorGaussian
 
 DIM = 6
@@ -69,9 +69,12 @@ RESPONSES: dict[str, ResponseCase] = {
     "gaussian": ResponseCase(
         Gaussian(), [0.7], None, [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
     ),
-    "probit": ResponseCase(
-        Probit(), [], [0.0, 1.0], [[0, 1, 1]], [[0, 1, 2], [0.0, 0.5], [1, 1], [0, 1, np.nan]]
-    ),
+    **{
+        response.name: ResponseCase(
+            response, [], [0.0, 1.0], [[0, 1, 1]], [[0, 1, 2], [0.0, 0.5], [1, 1], [0, 1, np.nan]]
+        )
+        for response in (Probit(), Logit())
+    },
 }
 
 SCALAR_PRIORS: dict[str, InverseGamma | HalfT] = {

@@ -102,7 +102,7 @@ def test_sums_and_grams_over_groups_equal_numpy(name):
     original = rows.in_original_order
     total, vectors, gram = jax.jit(lambda d: (d.total(d.y), d.sum(d.x), d.gram(d.x)))(rows)
     assert (rows.num_rows, rows.num_groups) == (len(y), SIZES[name].size)
-    assert (rows.mask is None) == (name == "balanced")
+    assert (rows.weight is None) == (name == "balanced")
     np.testing.assert_allclose(total, y.sum(), rtol=1e-12)
     np.testing.assert_allclose(original(vectors), by_group(name, x), atol=1e-11)
     outer = by_group(name, x[:, :, None] * x[:, None, :])
@@ -186,7 +186,7 @@ def test_linear_statistics_lose_no_digits_to_a_large_mean(name):
     coef = np.array([1e6 + 2e-4, 1e-4, -3e-4])
     # Exact in extended precision; y itself is rounded to 1e-10, a relative 1e-7 of the noise.
     exact = np.asarray(rows.y, np.longdouble) - np.asarray(rows.x, np.longdouble) @ coef
-    mask = np.ones(len(exact)) if rows.mask is None else np.asarray(rows.mask)
+    mask = np.ones(len(exact)) if rows.weight is None else np.asarray(rows.weight)
     ours = compiled_moments(statistics, jnp.asarray(coef))
     np.testing.assert_allclose(ours.square, float(np.sum(mask * exact**2)), rtol=1e-6)
     z = np.asarray(rows.x)[:, RANDOM]

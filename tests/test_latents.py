@@ -12,17 +12,17 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 from scipy.integrate import quad
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_expit, log_ndtr, logsumexp
 
 from nghvi._core.score import Integrated, Sampled
 from nghvi.data import Rows
-from nghvi.latents import albert_chib, conjugate, metropolis, quadrature
+from nghvi.latents import conjugate, metropolis, quadrature
 from nghvi.latents.rows import conditional_mode
 from nghvi.models import MixedModel, MixedParams
 from nghvi.models.mixed import prepare
 from nghvi.networks import Identity
 from nghvi.priors import Priors
-from nghvi.responses import Gaussian, Probit
+from nghvi.responses import Gaussian, Logit, Probit
 
 SIZES = np.array([3, 6, 1, 0, 4])
 CODES = np.random.default_rng(0).permutation(np.repeat(np.arange(SIZES.size), SIZES))
@@ -33,16 +33,20 @@ EFFECTS = {1: [0.2], 2: [-0.3, 0.5, 0.1]}
 """Free parameters of Omega: log-Cholesky factor of its inverse."""
 FINE = {1: 31, 2: 21}
 """Nodes at which quadrature is exact to ten digits here."""
-
+GAUSSIAN, PROBIT, LOGIT = Gaussian(), Probit(), Logit()
+LOG_CDF = {"probit": log_ndtr, "logit": log_expit}
+"""log P(y = 1) of the binary responses, by scipy."""
+BINARY = [(PROBIT, 1), (PROBIT, 2), (LOGIT, 2)]
 both_sizes = pytest.mark.parametrize("r", [1, 2])
 
 
-GAUSSIAN, PROBIT = Gaussian(), Probit()
+def cases(names, *values):
+    return pytest.mark.parametrize(names, values, ids=lambda v: getattr(v, "name", None))
 
 
 @functools.cache
 def data_for(response):
-    y = (Y > 0).astype(float) if response is PROBIT else Y
+    y = (Y > 0).astype(float) if response.binary else Y
     return Rows.from_arrays(X, y, CODES, SIZES.size)
 
 
@@ -126,19 +130,20 @@ def test_log_joint_less_log_conditional_is_the_log_marginal_at_every_z(r):
     np.testing.assert_allclose(joint - conditional, marginal, rtol=1e-11)
 
 
-# probit response
+# binary responses
 
 
-def group_integral(r, k):
-    """log int prod_i Phi(+-eta_i) N(u; 0, I) du for one group, by scipy or on a 2-d grid."""
+def group_integral(response, r, k):
+    """log int prod_i P(+-eta_i) N(u; 0, I) du for one group, by scipy or on a 2-d grid."""
     mine = k == CODES
     sign = np.where(Y[mine] > 0, 1.0, -1.0)
-    offset = X[mine] @ np.asarray(params_for(PROBIT, r).coef)
+    offset = X[mine] @ np.asarray(params_for(response, r).coef)
     design = np.linalg.solve(lower_factor(r), X[mine, :r].T).T
 
     def log_integrand(u):
         eta = offset + u @ design.T
-        return log_ndtr(sign * eta).sum(axis=-1) + stats.norm.logpdf(u).sum(axis=-1)
+        rows = LOG_CDF[response.name](sign * eta)
+        return rows.sum(axis=-1) + stats.norm.logpdf(u).sum(axis=-1)
 
     if r == 1:
         value = quad(lambda u: np.exp(log_integrand(np.array([u]))), -12, 12, epsabs=1e-13)[0]
@@ -149,10 +154,10 @@ def group_integral(r, k):
 
 
 @functools.cache
-def probit_facts(r, num_nodes):
+def binary_facts(response, r, num_nodes):
     """log p(y | theta), the gradient of log p(y, theta), and the latter by differences."""
-    model = model_for(PROBIT, r, num_nodes)
-    theta, unravel = ravel_pytree(params_for(PROBIT, r))
+    model = model_for(response, r, num_nodes)
+    theta, unravel = ravel_pytree(params_for(response, r))
     h = 1e-3
     around = theta + np.kron(np.array([[h], [-h], [2 * h], [-2 * h]]), np.eye(theta.size))
 
@@ -162,34 +167,34 @@ def probit_facts(r, num_nodes):
         near = jax.lax.map(lambda t: model.log_marginal(unravel(t), data), around)
         return value - model.log_prior(unravel(theta)), gradient, near
 
-    value, gradient, near = compute(theta, around, data_for(PROBIT))
+    value, gradient, near = compute(theta, around, data_for(response))
     up, down, far_up, far_down = np.asarray(near).reshape(4, -1)
     return value, gradient, (8 * (up - down) - (far_up - far_down)) / (12 * h)
 
 
-@both_sizes
-def test_probit_log_marginal_is_the_numerical_integral(r):
-    exact = sum(group_integral(r, k) for k in range(SIZES.size))
-    np.testing.assert_allclose(probit_facts(r, FINE[r])[0], exact, rtol=1e-9)
-    usual = model_for(PROBIT, r)
-    coarse = likelihood(usual, params_for(PROBIT, r), data_for(PROBIT))
+@cases(("response", "r"), *BINARY)
+def test_binary_log_marginal_is_the_numerical_integral(response, r):
+    exact = sum(group_integral(response, r, k) for k in range(SIZES.size))
+    np.testing.assert_allclose(binary_facts(response, r, FINE[r])[0], exact, rtol=1e-9)
+    usual = model_for(response, r)
+    coarse = likelihood(usual, params_for(response, r), data_for(response))
     np.testing.assert_allclose(coarse, exact, atol=2e-3)
     assert usual.refined().nodes > usual.nodes
 
 
-@pytest.mark.parametrize(("r", "num_nodes"), [(1, FINE[1]), (2, FINE[2]), (2, 1)])
-def test_probit_gradient_equals_central_differences(r, num_nodes):
+@cases(("response", "r", "num_nodes"), *((p, r, FINE[r]) for p, r in BINARY), (PROBIT, 2, 1))
+def test_binary_gradient_equals_central_differences(response, r, num_nodes):
     """With one node this is Laplace's approximation and its implicit derivative."""
-    _, gradient, differences = probit_facts(r, num_nodes)
+    _, gradient, differences = binary_facts(response, r, num_nodes)
     np.testing.assert_allclose(gradient, differences, rtol=1e-7, atol=1e-8)
 
 
 SEPARATED = Rows.from_arrays(np.ones((60, 1)), np.ones(60), np.zeros(60, int), 1)
 
 
-def separated(scale, gibbs=None):
+def separated(scale, response=PROBIT, gibbs=None):
     """An intercept of this sd for a group of one class: common, and its conditional is skewed."""
-    model = MixedModel(Identity(1), PROBIT, Priors(), (0,), gibbs=gibbs)
+    model = MixedModel(Identity(1), response, Priors(), (0,), gibbs=gibbs)
     return model, MixedParams((), jnp.zeros(1), jnp.zeros(0), jnp.log(1 / jnp.full(1, scale)))
 
 
@@ -205,9 +210,9 @@ def test_the_mode_of_a_group_with_one_class_only_is_stationary(scale):
 
 
 @functools.cache
-def whitened_problem():
-    """Two effects a group, probit; and their exact conditional mean and covariance."""
-    problem = model_for(PROBIT, 2).row_problem(params_for(PROBIT, 2), data_for(PROBIT))
+def whitened_problem(response):
+    """Two effects a group, and their exact conditional mean and covariance."""
+    problem = model_for(response, 2).row_problem(params_for(response, 2), data_for(response))
     return problem, jax.jit(lambda p: quadrature.moments(p, FINE[2]))(problem)
 
 
@@ -227,33 +232,30 @@ def assert_effects_agree(draws, mean, covariance):
     assert z_scores(products, covariance).max() < 4.5
 
 
-KERNELS = {
-    "albert-chib": lambda key, problem, u: albert_chib.sample(key, problem, u, 1),
-    # Starts afresh; after 12 steps what is left of the start is far below the noise here.
-    "metropolis": lambda key, problem, _: metropolis.sample(
-        key, problem, metropolis.make_proposal(problem, 7), 12
-    ),
-}
+@cases(("response", "gibbs"), (PROBIT, True), (LOGIT, True), (PROBIT, False))
+def test_long_runs_have_the_conditional_moments_of_the_effects(response, gibbs):
+    problem, exact = whitened_problem(response)
 
-
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_long_runs_have_the_conditional_moments_of_the_effects(kernel):
-    problem, exact = whitened_problem()
+    def move(key, problem, u):
+        if gibbs:
+            return response.gibbs(key, problem, u, 1)
+        # Starts afresh; after 12 steps what is left of the start is far below the noise here.
+        return metropolis.sample(key, problem, metropolis.make_proposal(problem, 7), 12)
 
     @jax.jit
     def chain(problem, start, keys):
-        return jax.lax.scan(lambda u, key: (kernel(key, problem, u),) * 2, start, keys)[1]
+        return jax.lax.scan(lambda u, key: (move(key, problem, u),) * 2, start, keys)[1]
 
     draws = chain(problem, exact[0], jax.random.split(jax.random.key(1), 10_000))
     assert_effects_agree(draws, *exact)
 
 
-@pytest.mark.parametrize("gibbs", [None, 1])
-def test_one_application_of_the_sampler_leaves_exact_draws_exact(gibbs):
+@cases(("response", "gibbs"), (PROBIT, None), (PROBIT, 1), (LOGIT, 1))
+def test_one_application_of_the_sampler_leaves_exact_draws_exact(response, gibbs):
     """What a model promises of ``sample_latents``; two comparisons, false alarm rate 4e-5."""
-    model, params = separated(3.0, gibbs)
+    model, params = separated(3.0, response, gibbs)
     grid = np.linspace(-5, 20, 20_001)
-    log_density = 60 * log_ndtr(grid) - grid**2 / 18
+    log_density = 60 * LOG_CDF[response.name](grid) - grid**2 / 18
     weight = np.exp(log_density - logsumexp(log_density))
     mean, start = weight @ grid, np.random.default_rng(5).choice(grid, (10_000, 1, 1), p=weight)
     variance = weight @ (grid - mean) ** 2
@@ -267,14 +269,15 @@ def test_conjugate_draws_have_the_conditional_moments():
     @jax.jit
     def compute(params, data, keys):
         conditional = model_for(GAUSSIAN, 2).conditional(params, data)
-        draws = jax.vmap(lambda key: conjugate.sample(key, conditional, jnp.eye(2)).T)(keys)
-        return draws, *conjugate.moments(conditional)
+        draws = jax.vmap(lambda key: conjugate.sample(key, conditional).T)(keys)
+        mean, covariance = conjugate.moments(conditional)
+        return draws, mean.T, covariance
 
     keys = jax.random.split(jax.random.key(3), 10_000)
     assert_effects_agree(*compute(params_for(GAUSSIAN, 2), data_for(GAUSSIAN), keys))
 
 
-@pytest.mark.parametrize(("response", "gibbs"), [(GAUSSIAN, None), (PROBIT, None), (PROBIT, 5)])
+@cases(("response", "gibbs"), (GAUSSIAN, None), (PROBIT, None), (PROBIT, 5), (LOGIT, 5))
 def test_the_average_sampled_score_is_the_integrated_score(response, gibbs):
     """Fisher's identity. At most 6 comparisons at 4 standard errors (1.2e-4 each, t with 99
     degrees of freedom): false alarm rate 7e-4 a case with a new seed."""
@@ -290,8 +293,8 @@ def test_the_average_sampled_score_is_the_integrated_score(response, gibbs):
         return jax.lax.scan(step, start, keys)[1]
 
     keys = jax.random.split(jax.random.key(4), 10_000)
-    if response is PROBIT:
-        exact = probit_facts(2, FINE[2])[1]
+    if response.binary:
+        exact = binary_facts(response, 2, FINE[2])[1]
     else:
         exact = jax.jit(lambda t, d: Integrated()(keys[0], t, (), model, d)[1])(theta, data)
     assert z_scores(scores(theta, jnp.zeros((SIZES.size, 2)), keys, data), exact).max() < 4

@@ -98,7 +98,7 @@ def test_the_density_is_log_concave_in_the_linear_predictor(name):
 def test_dispersion_has_a_start_a_prior_and_names(name):
     case, response = RESPONSES[name], RESPONSES[name].response
     assert len(case.dispersion) == response.num_dispersion == len(response.dispersion_names)
-    start = response.start(jnp.asarray(sample(name)[:50, 2]))
+    start = response.start(jnp.var(jnp.asarray(sample(name)[:50, 2])))
     assert start.shape == (response.num_dispersion,)
     assert np.all(np.isfinite(start))
     prior = response.log_prior(start, Priors())

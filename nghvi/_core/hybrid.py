@@ -22,7 +22,7 @@ from nghvi._core.model import LatentModel
 from nghvi._core.score import Score
 from nghvi._core.variational import RemainingError, Variational
 from nghvi._linalg.damped_cg import SolveInfo
-from nghvi._linalg.tree import tree_norm
+from nghvi._linalg.tree import materialise, tree_norm
 from nghvi._typing import Data, Key, Latents, PyTree
 
 Q = TypeVar("Q", bound=Variational)
@@ -89,7 +89,7 @@ class HybridVI(eqx.Module):
         """Gradient of -ELBO in lambda; new latents; log target, log q and bad draws."""
         key_theta, key_latents = jax.random.split(key)
         noise = self.draws(key_theta, q.noise_dim)
-        theta = jax.vmap(q.transport)(noise)  # (a) theta = h(noise, lambda)
+        theta = materialise(jax.vmap(q.transport)(noise))  # (a) theta = h(noise, lambda)
         log_target, score, latents = self._scores(key_latents, theta, latents, model, data)  # (b)
         log_q, score_q = jax.vmap(jax.value_and_grad(q.log_density))(theta)
         good = jnp.isfinite(log_target) & jnp.all(jnp.isfinite(score), axis=1)

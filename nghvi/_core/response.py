@@ -42,8 +42,8 @@ class Response(eqx.Module):
         """
 
     @abc.abstractmethod
-    def start(self, y: Float[Array, " n"]) -> Float[Array, " c"]:
-        """A starting dispersion."""
+    def start(self, variance: Scalar) -> Float[Array, " c"]:
+        """A starting dispersion for responses of this variance."""
 
     @abc.abstractmethod
     def log_prob(
@@ -60,3 +60,12 @@ class Response(eqx.Module):
     @abc.abstractmethod
     def mean(self, eta: Float[Array, "*n"], dispersion: Float[Array, " c"]) -> Float[Array, "*n"]:
         """E[y | eta]."""
+
+    def gibbs(
+        self, key: Key, problem: Any, effects: Float[Array, "r k"], sweeps: int
+    ) -> Float[Array, "r k"]:
+        """Gibbs sweeps over the whitened effects of a ``RowProblem``, where they are known."""
+        raise NotImplementedError(
+            f"the {self.name} response has no Gibbs sampler of its effects: give the model "
+            "gibbs=None (method='auto' of the estimators), which draws them by Metropolis."
+        )

@@ -21,3 +21,14 @@ def tree_norm(tree: PyTree) -> Float[Array, ""]:
 def tree_where(condition: Array, when_true: PyTree, when_false: PyTree) -> PyTree:
     """Leafwise choice."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), when_true, when_false)
+
+
+def materialise(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """``x`` itself, computed once and stored; NaN everywhere if any of it is not finite.
+
+    XLA repeats what looks cheap inside every loop that reads it. It takes a random number
+    generator for cheap, so that theta would be drawn anew at every row of the data (three times
+    the cost of a step). It does not look through a conditional.
+    """
+    finite = jnp.all(jnp.isfinite(x))
+    return jax.lax.cond(finite, lambda x: x, lambda x: jnp.full_like(x, jnp.nan), x)

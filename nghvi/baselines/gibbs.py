@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from nghvi._typing import Key, Scalar
 from nghvi.baselines.sweep import State, covariance, sweep
-from nghvi.data.grouped import LinearStatistics, Rows
+from nghvi.data import LinearStatistics, Rows
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
 from nghvi.responses import Gaussian, Probit

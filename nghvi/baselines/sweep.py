@@ -36,7 +36,7 @@ from nghvi.baselines.variance_draws import (
     precision_shapes,
     variance_shapes,
 )
-from nghvi.data.grouped import LinearStatistics, Rows
+from nghvi.data import LinearStatistics, Rows
 from nghvi.latents import conjugate
 from nghvi.models.mixed import MixedModel
 from nghvi.responses import Gaussian
@@ -114,7 +114,7 @@ def _augment(
     design = model.design(rows.x)
     if model.num_effects > 0:
         eta = eta + jnp.sum(design * rows.expand(state.effects), axis=1)
-    utility = rows.masked(sign * positive_normal(key, sign * eta))
+    utility = rows.weighted(sign * positive_normal(key, sign * eta))
     statistics = dataclasses.replace(statistics, cross_total=rows.x.T @ utility)
     if model.num_effects == 0:
         return statistics
@@ -140,15 +140,15 @@ def draw_location(
     conditional = conjugate.condition(
         statistics.effects_gram, statistics.effects_cross, noise_var, factor
     )
-    inverse = solve_triangular(factor, jnp.eye(model.num_effects), lower=True)
-    whitened = jnp.einsum("ij,jqk->iqk", inverse / noise_var, statistics.effects_design)
-    design = jax.vmap(lambda column: small.solve_lower(conditional.root, column), 1, 1)(whitened)
+    design = jax.vmap(lambda column: small.solve_lower(conditional.root, column), 1, 1)(
+        statistics.effects_design / noise_var
+    )
     precision = precision - jnp.einsum("iqk,ipk->qp", design, design)
     right = right - jnp.einsum("iqk,ik->q", design, conditional.forward)
     delta = _normal_from_precision(noise.coef, precision, right)
     forward = conditional.forward - jnp.einsum("iqk,q->ik", design, delta)
     effects = small.solve_lower(conditional.root, forward + noise.effects, transpose=True)
-    return statistics.centre + delta, conjugate.colour(effects, factor)
+    return statistics.centre + delta, effects.T
 
 
 def _normal_from_precision(

@@ -28,7 +28,7 @@ from nghvi.priors import HalfT, HuangWand, InverseGamma, WishartPrecision
 
 
 def variance_shapes(
-    prior: InverseGamma | HalfT, size: int, count: int
+    prior: InverseGamma | HalfT, size: int, count: float
 ) -> Float[np.ndarray, "s size"]:
     """Shapes of the gamma variates for ``size`` variances with ``count`` squares each."""
     if isinstance(prior, InverseGamma):

@@ -1,5 +1,6 @@
 """Grouped data as arrays, and the way there from data frames."""
 
-from nghvi.data.grouped import LinearStatistics as LinearStatistics
 from nghvi.data.grouped import Moments as Moments
 from nghvi.data.grouped import Rows as Rows
+from nghvi.data.linear import LinearStatistics as LinearStatistics
+from nghvi.data.panel import Panel as Panel

@@ -1,9 +1,8 @@
-"""Observations sorted by group, and the sums over groups that inference needs.
+"""Observations laid out by group, and the sums over groups that inference needs.
 
 For a Gaussian response everything the likelihood needs of group k is ``Z_k'Z_k``, ``Z_k'e_k``
-and ``e'e`` with ``e = y - H beta`` (:class:`Moments`). ``LinearStatistics`` gets them from
-cross products computed once, so a linear model's cost does not depend on the number of rows;
-``Rows`` recomputes them from features that change with theta.
+and ``e'e`` with ``e = y - H beta`` (:class:`Moments`). ``Rows`` computes them from features that
+change with theta; ``LinearStatistics`` and ``Panel`` from sums over rows taken once.
 """
 
 from collections.abc import Callable
@@ -23,24 +22,43 @@ class Moments(NamedTuple):
     gram: Float[Array, "r r k"]
     cross: Float[Array, "r k"]
     square: Float[Array, ""]
-    num_rows: int
+    num_rows: float
+
+
+class Observations(NamedTuple):
+    """What was observed, row by row, groups numbered in memory order."""
+
+    x: Float[np.ndarray, "n d"]
+    y: Float[np.ndarray, " n"]
+    group: Int[np.ndarray, " n"]
+    weight: Float[np.ndarray, " n"]
 
 
 class Rows(eqx.Module):
-    """Rows laid out in blocks of equally sized groups; padding rows have mask 0.
+    """Rows laid out in blocks of equally sized groups.
 
-    Groups are kept in memory order; :meth:`in_original_order` undoes it.
+    ``weight`` counts how often a row was observed; padding rows have weight 0. None means 1
+    everywhere. ``index`` says which row of ``x`` a row's inputs are, so that a network runs once
+    on repeated inputs; None means its own. Groups are kept in memory order;
+    :meth:`in_original_order` undoes it.
     """
 
-    x: Float[Array, "n d"]
+    x: Float[Array, "t d"]
     y: Float[Array, " n"]
-    mask: Float[Array, " n"] | None
+    weight: Float[Array, " n"] | None
+    index: Int[Array, " n"] | None
     original_order: Int[Array, " k"]
     blocks: tuple[tuple[int, int], ...] = eqx.field(static=True)
-    num_rows: int = eqx.field(static=True)
+    num_rows: float = eqx.field(static=True)
 
     @staticmethod
-    def from_arrays(x: np.ndarray, y: np.ndarray, group: np.ndarray, num_groups: int) -> "Rows":
+    def from_arrays(
+        x: np.ndarray,
+        y: np.ndarray,
+        group: np.ndarray,
+        num_groups: int,
+        weight: np.ndarray | None = None,
+    ) -> "Rows":
         """Group codes run from 0 to num_groups - 1; rows may come in any order."""
         layout = lay_out(np.asarray(group), int(num_groups))
         total = sum(count * size for count, size in layout.blocks)
@@ -51,38 +69,60 @@ class Rows(eqx.Module):
             out[layout.position] = values
             return jnp.asarray(out)
 
-        mask = np.zeros(total)
-        mask[layout.position] = 1.0
+        placed = np.zeros(total)
+        placed[layout.position] = 1.0 if weight is None else weight
         return Rows(
             place(np.asarray(x, float)),
             place(np.asarray(y, float)),
-            None if total == len(y) else jnp.asarray(mask),
+            None if (placed == 1).all() else jnp.asarray(placed),
+            None,
             jnp.asarray(np.argsort(layout.group_order)),
             layout.blocks,
-            len(y),
+            float(placed.sum()),
         )
 
     @property
     def num_groups(self) -> int:
         return sum(count for count, _ in self.blocks)
 
+    @property
+    def variance(self) -> Float[Array, ""]:
+        """Variance of the response."""
+        centre = self.total(self.y) / self.num_rows
+        return self.total((self.y - centre) ** 2) / self.num_rows
+
+    def observations(self) -> Observations:
+        """The rows without padding, as host arrays."""
+        weight = np.ones(len(self.y)) if self.weight is None else np.asarray(self.weight)
+        keep = weight > 0
+        x = np.asarray(self.x) if self.index is None else np.asarray(self.x)[self.index]
+        group = np.concatenate([np.repeat(np.arange(c), s) for c, s in self.blocks])
+        first = np.cumsum([0, *(c for c, _ in self.blocks)])[:-1]
+        group = group + np.repeat(first, [c * s for c, s in self.blocks])
+        return Observations(x[keep], np.asarray(self.y)[keep], group[keep], weight[keep])
+
     def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
         """Values by group, from memory order to the order of the group codes."""
         return values[self.original_order]
 
-    def masked(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-        """Values with those of the padding rows set to zero."""
-        if self.mask is None:
+    def features(self, of: Callable[[Array], Array]) -> Float[Array, "n q"]:
+        """Features of every row, computed once for inputs that repeat."""
+        computed = of(self.x)
+        return computed if self.index is None else computed[self.index]
+
+    def weighted(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+        """Values times the number of times their row was observed (0 for padding)."""
+        if self.weight is None:
             return values
-        return values * self.mask.reshape(-1, *(1,) * (values.ndim - 1))
+        return values * self.weight.reshape(-1, *(1,) * (values.ndim - 1))
 
     def sum(self, values: Float[Array, "n *rest"]) -> Float[Array, "k *rest"]:
         """Sum over the rows of each group."""
-        return jnp.concatenate([jnp.sum(b, axis=1) for b in self._split(self.masked(values))])
+        return jnp.concatenate([jnp.sum(b, axis=1) for b in self._split(self.weighted(values))])
 
     def total(self, values: Float[Array, " n"]) -> Float[Array, ""]:
         """Sum over all rows."""
-        return jnp.sum(values if self.mask is None else values * self.mask)
+        return jnp.sum(values if self.weight is None else values * self.weight)
 
     def expand(self, values: Float[Array, "k *rest"]) -> Float[Array, "n *rest"]:
         """The value of each row's group."""
@@ -96,8 +136,9 @@ class Rows(eqx.Module):
 
     def gram(self, design: Float[Array, "n r"]) -> Float[Array, "r r k"]:
         """Z_k' Z_k for every group."""
-        products = [jnp.einsum("kni,knj->ijk", b, b) for b in self._split(self.masked(design))]
-        return jnp.concatenate(products, axis=-1)
+        pairs = zip(self._split(design), self._split(self.weighted(design)), strict=True)
+        products = [jnp.einsum("kni,knj->kij", a, b) for a, b in pairs]
+        return jnp.moveaxis(jnp.concatenate(products), 0, -1)
 
     def moments(
         self,
@@ -106,11 +147,9 @@ class Rows(eqx.Module):
         random: tuple[int, ...],
     ) -> Moments:
         """Moments at these features and coefficients."""
-        h = features(self.x)
-        error = self.y - h @ coef
-        design = h[:, np.array(random, int)]
-        cross = self.sum(design * error[:, None]).T
-        return Moments(self.gram(design), cross, self.total(error**2), self.num_rows)
+        h = self.features(features)
+        gram, cross, square = _row_moments((select(h, random), self.y - h @ coef), self)
+        return Moments(gram, cross, square, self.num_rows)
 
     def _split(self, values: Float[Array, "n *rest"]) -> list[Float[Array, "kb nb *rest"]]:
         parts, start = [], 0
@@ -121,76 +160,49 @@ class Rows(eqx.Module):
         return parts
 
 
-class LinearStatistics(eqx.Module):
-    """Cross products of a fixed design, taken about a least squares fit.
+def select(features: Float[Array, "n q"], columns: tuple[int, ...]) -> Float[Array, "n r"]:
+    """These columns; as a slice where they are neighbours, since a gather is slow to undo."""
+    if not columns:
+        return features[:, :0]
+    first, last = columns[0], columns[-1] + 1
+    if columns == tuple(range(first, last)):
+        return features[:, first:last]
+    return features[:, np.array(columns)]
 
-    Residuals of the fit stand in for y, so that nothing cancels when y is large against its
-    own variation.
+
+@eqx.filter_custom_vjp
+def _row_moments(varying: tuple[Array, Array], rows: Rows) -> tuple[Array, Array, Array]:
+    """Z'Z, Z'e and e'e by group from (Z, e).
+
+    Differentiated by hand: the gradient is one batched product, Z (dG + dG') + e dc', where going
+    back through the sums takes two and several copies.
     """
+    design, error = varying
+    cross = [
+        jnp.einsum("kni,kn->ki", z, e)
+        for z, e in zip(rows._split(design), rows._split(rows.weighted(error)), strict=True)
+    ]
+    return rows.gram(design), jnp.concatenate(cross).T, rows.total(error**2)
 
-    centre: Float[Array, " q"]
-    gram_total: Float[Array, "q q"]
-    cross_total: Float[Array, " q"]
-    square_total: Float[Array, ""]
-    variance: Float[Array, ""]
-    """Variance of the response."""
-    effects_gram: Float[Array, "r r k"]
-    effects_design: Float[Array, "r q k"]
-    effects_cross: Float[Array, "r k"]
-    original_order: Int[Array, " k"]
-    num_rows: int = eqx.field(static=True)
-    num_groups: int = eqx.field(static=True)
 
-    @staticmethod
-    def from_rows(rows: Rows, random: tuple[int, ...]) -> "LinearStatistics":
-        """Reduce rows whose features are their own columns."""
-        keep = np.ones(len(rows.y), bool) if rows.mask is None else np.asarray(rows.mask) > 0
-        codes = np.asarray(rows.expand(jnp.arange(rows.num_groups)))[keep]
-        x, y = np.asarray(rows.x)[keep], np.asarray(rows.y)[keep]
-        centre = np.linalg.lstsq(x, y, rcond=None)[0]
-        residual = y - x @ centre
-        sizes = np.bincount(codes, minlength=rows.num_groups)
-        starts = np.cumsum(sizes) - sizes
+@_row_moments.def_fwd
+def _forward(perturbed: tuple, varying: tuple[Array, Array], rows: Rows) -> tuple:
+    return _row_moments(varying, rows), None
 
-        def group_sum(values: np.ndarray) -> np.ndarray:
-            sums = np.add.reduceat(values, np.minimum(starts, len(values) - 1), axis=0)
-            sums[sizes == 0] = 0.0  # reduceat repeats a row where a group is empty
-            return sums
 
-        r, q = len(random), x.shape[1]
-        gram = np.empty((r, r, rows.num_groups))
-        design = np.empty((r, q, rows.num_groups))
-        cross = np.empty((r, rows.num_groups))
-        for i, column in enumerate(random):
-            design[i] = group_sum(x * x[:, [column]]).T
-            cross[i] = group_sum(residual * x[:, column])
-        gram[:] = design[:, np.array(random, int)] if r else gram
-        return LinearStatistics(
-            jnp.asarray(centre),
-            jnp.asarray(x.T @ x),
-            jnp.asarray(x.T @ residual),
-            jnp.asarray(residual @ residual),
-            jnp.asarray(np.var(y)),
-            jnp.asarray(gram),
-            jnp.asarray(design),
-            jnp.asarray(cross),
-            rows.original_order,
-            rows.num_rows,
-            rows.num_groups,
-        )
-
-    def moments(
-        self,
-        features: Callable[[Array], Array],
-        coef: Float[Array, " q"],
-        random: tuple[int, ...],
-    ) -> Moments:
-        """Moments at these coefficients; the features are the columns themselves."""
-        delta = coef - self.centre
-        square = self.square_total - 2 * delta @ self.cross_total + delta @ self.gram_total @ delta
-        cross = self.effects_cross - jnp.einsum("rqk,q->rk", self.effects_design, delta)
-        return Moments(self.effects_gram, cross, square, self.num_rows)
-
-    def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
-        """Values by group, from memory order to the order of the group codes."""
-        return values[self.original_order]
+@_row_moments.def_bwd
+def _backward(
+    residuals: None, cotangents: tuple, perturbed: tuple, varying: tuple[Array, Array], rows: Rows
+) -> tuple[Array, Array]:
+    design, error = varying
+    d_gram, d_cross, d_square = cotangents
+    symmetric = jnp.moveaxis(d_gram + jnp.swapaxes(d_gram, 0, 1), -1, 0)
+    d_design, d_error, start = [], [], 0
+    for z, e in zip(rows._split(design), rows._split(error), strict=True):
+        groups = slice(start, start + len(z))
+        slope = d_cross.T[groups]
+        d_design.append(z @ symmetric[groups] + e[..., None] * slope[:, None])
+        d_error.append(jnp.einsum("kni,ki->kn", z, slope) + 2 * d_square * e)
+        start += len(z)
+    flat = [jnp.concatenate([p.reshape(-1, *p.shape[2:]) for p in d]) for d in (d_design, d_error)]
+    return rows.weighted(flat[0]), rows.weighted(flat[1])

@@ -10,8 +10,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from nghvi._core.response import Response
+from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.frame import Column, DataError, Table, encode_groups, read_response, read_table
-from nghvi.data.grouped import LinearStatistics, Rows
 from nghvi.estimators import tables
 from nghvi.estimators.design import (
     add_intercept,
@@ -29,6 +29,7 @@ from nghvi.posterior.scaling import Scaling
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.run import Position
 from nghvi.responses import RESPONSES
+from nghvi.storage import save
 
 PUBLISHED_SWEEPS = 5
 
@@ -99,7 +100,7 @@ class MixedEstimator(BaseEstimator):
         sweeps = None if self.method == "auto" or response.conjugate else PUBLISHED_SWEEPS
         model = MixedModel(trunk, response, self._priors(), random, sweeps)
         sampled = self.method != "auto" or self.latents == "sample"
-        data: Rows | LinearStatistics = rows if sampled else prepare(model, rows)
+        data: Rows | LinearStatistics | Panel = rows if sampled else prepare(model, rows)
         inference = self._infer(model, data, deep)
         names = Named(features, tuple(features[j] for j in random), self.groups_)
         self.posterior_ = MixedPosterior(inference, scaling, names)
@@ -275,6 +276,11 @@ class MixedEstimator(BaseEstimator):
         """Posterior mean and sd of every group's effects, one row a group."""
         check_is_fitted(self, "posterior_")
         return tables.effects_table(self.posterior_)
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to a file for ``nghvi.load``."""
+        check_is_fitted(self, "posterior_")
+        save(self, path)
 
     def to_arviz(self, draws: int = 1000, seed: int = 0) -> Any:
         """The posterior as a labelled DataTree for ArviZ."""

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from nghvi._linalg import small
 from nghvi._special import positive_normal
 from nghvi._typing import Key
-from nghvi.latents.rows import RowProblem
+from nghvi.latents.rows import RowProblem, draw_gaussian
 
 
 def sample(
@@ -29,7 +29,6 @@ def sample(
         eta = problem.predictor(effects)
         utility = sign * positive_normal(key_utility, sign * eta)
         cross = data.sum(design * (utility - problem.offset)[:, None]).T
-        noise = jax.random.normal(key_effects, effects.shape)
-        return small.solve_lower(root, small.solve_lower(root, cross) + noise, transpose=True)
+        return draw_gaussian(key_effects, root, cross)
 
     return jax.lax.fori_loop(0, sweeps, sweep, effects)

@@ -1,9 +1,9 @@
 """Gaussian response: effects integrate out, and their conditional is exact.
 
-With moments G_k = Z_k'Z_k, c_k = Z_k'e_k, noise variance v and whitened effects::
+With moments G_k = Z_k'Z_k, c_k = Z_k'e_k, noise variance v and Omega^-1 = L L'::
 
-    Q_k = I + L^-1 G_k L^-T / v,     b_k = L^-1 c_k / v,     u_k | y ~ N(Q_k^-1 b_k, Q_k^-1)
-    log p(y) = -n/2 log(2 pi v) - e'e / (2 v) + sum_k [ |R_k^-1 b_k|^2 / 2 - log|R_k| ],  Q = R R'
+    Q_k = L L' + G_k / v,     b_k = c_k / v,     alpha_k | y ~ N(Q_k^-1 b_k, Q_k^-1)
+    log p(y) = -n/2 log(2 pi v) - e'e / (2 v) + K log|L| + sum_k [ b_k'Q_k^-1 b_k - log|Q_k| ] / 2
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from nghvi.data.grouped import Moments
 
 
 class Conditional(NamedTuple):
-    """u_k | theta, y ~ N(R_k^-T forward_k, (R_k R_k')^-1)."""
+    """alpha_k | theta, y ~ N(R_k^-T forward_k, (R_k R_k')^-1)."""
 
     root: Float[Array, "r r k"]
     forward: Float[Array, "r k"]
@@ -31,25 +31,14 @@ def condition(
     noise_var: Scalar,
     precision_factor: Float[Array, "r r"],
 ) -> Conditional:
-    """The conditional distribution of the whitened effects of every group."""
-    matrix, right = _whiten(gram, cross, noise_var, precision_factor)
-    root = small.cholesky(matrix)
-    return Conditional(root, small.solve_lower(root, right))
+    """The conditional distribution of the effects of every group."""
+    root = small.cholesky(_precision(gram, noise_var, precision_factor))
+    return Conditional(root, small.solve_lower(root, cross / noise_var))
 
 
-def _whiten(
-    gram: Array, cross: Array, noise_var: Scalar, precision_factor: Array
-) -> tuple[Array, Array]:
-    """Q_k and b_k."""
-    r = precision_factor.shape[0]
-    if r == 1:
-        inverse = 1 / precision_factor
-        return 1 + gram * (inverse[0, 0] ** 2 / noise_var), cross * (inverse[0, 0] / noise_var)
-    inverse = solve_triangular(precision_factor, jnp.eye(r), lower=True)
-    # L^-1 G L^-T for all groups is one product with the Kronecker square of L^-1.
-    square = jnp.kron(inverse, inverse) / noise_var
-    whitened = (square @ gram.reshape(r * r, -1)).reshape(gram.shape)
-    return jnp.eye(r)[:, :, None] + whitened, inverse @ cross / noise_var
+def _precision(gram: Array, noise_var: Scalar, precision_factor: Array) -> Array:
+    """Q_k."""
+    return (precision_factor @ precision_factor.T)[:, :, None] + gram / noise_var
 
 
 def log_marginal(
@@ -60,27 +49,26 @@ def log_marginal(
     fixed = constant - 0.5 * moments.square / noise_var
     if precision_factor.shape[0] == 0:
         return fixed
-    matrix, right = _whiten(moments.gram, moments.cross, noise_var, precision_factor)
-    return fixed + small.log_evidence(matrix, right)
+    log_det = jnp.sum(jnp.log(jnp.diagonal(precision_factor)))
+    precision = _precision(moments.gram, noise_var, precision_factor)
+    effects = small.log_evidence(precision, moments.cross / noise_var)
+    return fixed + moments.gram.shape[-1] * log_det + effects
+
+
+def sample(key: Key, conditional: Conditional) -> Float[Array, "k r"]:
+    """Exact draw of the effects, one group a row."""
+    noise = flat_normal(key, conditional.forward.shape)
+    return small.solve_lower(conditional.root, conditional.forward + noise, transpose=True).T
+
+
+def moments(conditional: Conditional) -> tuple[Float[Array, "k r"], Float[Array, "r r k"]]:
+    """Mean and covariance of the effects."""
+    mean = small.solve_lower(conditional.root, conditional.forward, transpose=True)
+    return mean.T, small.inverse(conditional.root)
 
 
 def colour(
     whitened: Float[Array, "r k"], precision_factor: Float[Array, "r r"]
 ) -> Float[Array, "k r"]:
-    """alpha = L^-T u, one group a row."""
+    """alpha = L^-T u, one group a row: back from the units in which the prior is N(0, I)."""
     return solve_triangular(precision_factor, whitened, lower=True, trans=1).T
-
-
-def sample(
-    key: Key, conditional: Conditional, precision_factor: Float[Array, "r r"]
-) -> Float[Array, "k r"]:
-    """Exact draw of the effects."""
-    noise = flat_normal(key, conditional.forward.shape)
-    whitened = small.solve_lower(conditional.root, conditional.forward + noise, transpose=True)
-    return colour(whitened, precision_factor)
-
-
-def moments(conditional: Conditional) -> tuple[Float[Array, "r k"], Float[Array, "r r k"]]:
-    """Mean and covariance of the whitened effects."""
-    mean = small.solve_lower(conditional.root, conditional.forward, transpose=True)
-    return mean, small.inverse(conditional.root)

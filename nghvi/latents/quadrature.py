@@ -76,7 +76,7 @@ def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple:
 def _forward(perturbed: tuple, varying: tuple, problem: RowProblem, mode: Array, num_nodes: int):  # type: ignore[no-untyped-def]
     data = problem.data
     value, nodes, weights, pull = _weigh_nodes(problem, mode, num_nodes)
-    d_eta, d_dispersion = pull(data.masked(jax.vmap(data.expand)(weights).T).T)
+    d_eta, d_dispersion = pull(data.weighted(jax.vmap(data.expand)(weights).T).T)
     rows = jax.vmap(lambda node: data.expand(node.T))(nodes)
     d_design = jnp.einsum("jn,jnr->nr", d_eta, rows)
     return value, (jnp.sum(d_eta, axis=0), d_design, d_dispersion)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from nghvi._core.response import Response
 from nghvi._linalg import small
+from nghvi._typing import Key
 from nghvi.data.grouped import Rows
 
 MOST_NEWTON_STEPS = 30
@@ -74,6 +75,15 @@ def newton_step(problem: RowProblem, effects: Float[Array, "r k"]) -> Float[Arra
     # The floor keeps the root differentiable at a step of zero.
     length = jnp.sqrt(jnp.maximum(jnp.sum(step**2, axis=0), 1e-24))
     return effects + step * jnp.minimum(1.0, LONGEST_NEWTON_STEP / length)
+
+
+def draw_gaussian(
+    key: Key, precision_root: Float[Array, "r r k"], right: Float[Array, "r k"]
+) -> Float[Array, "r k"]:
+    """A draw of N(Q^-1 b, Q^-1) for every group, from the Cholesky factor of Q and from b."""
+    forward = small.solve_lower(precision_root, right)
+    noise = jax.random.normal(key, right.shape)
+    return small.solve_lower(precision_root, forward + noise, transpose=True)
 
 
 def conditional_mode(problem: RowProblem) -> Float[Array, "r k"]:

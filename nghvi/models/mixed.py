@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from nghvi._core.model import MarginalModel
 from nghvi._core.response import Response
 from nghvi._typing import Key, PyTree, Scalar
-from nghvi.data.grouped import LinearStatistics, Moments, Rows
-from nghvi.latents import albert_chib, conjugate, metropolis, quadrature
+from nghvi.data import LinearStatistics, Moments, Panel, Rows
+from nghvi.data.grouped import select
+from nghvi.data.panel import collapse
+from nghvi.latents import conjugate, metropolis, quadrature
 from nghvi.latents.rows import RowProblem
 from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
@@ -33,7 +34,7 @@ MOVES = 5
 
 
 GroupedData = Any
-"""Rows, or LinearStatistics where the model needs no more."""
+"""Rows, or LinearStatistics or a Panel where the model needs no more."""
 
 
 class MixedParams(NamedTuple):
@@ -83,8 +84,10 @@ class MixedModel(MarginalModel):
         """Numbers touched by one evaluation: how many fit side by side in the caches."""
         if isinstance(data, LinearStatistics):
             return data.num_groups * max(self.num_effects, 1) ** 2
+        if isinstance(data, Panel):
+            return data.counts.size + data.num_groups * self.num_effects**2
         nodes = 1 if self.response.conjugate else self.nodes**self.num_effects
-        return data.num_rows * max(nodes, self.trunk.num_features)
+        return len(data.y) * max(nodes, self.trunk.num_features)
 
     def init_params(self, key: Key, data: GroupedData) -> MixedParams:
         weights = self.trunk.init_weights(key)
@@ -99,7 +102,7 @@ class MixedModel(MarginalModel):
             )
         else:
             coef = jnp.zeros(q)
-            dispersion = self.response.start(data.y)
+            dispersion = self.response.start(data.variance)
             unit = jnp.ones(r)
         variances = jnp.clip(0.2 * unit, 1e-8, 1e8)
         return MixedParams(weights, coef, dispersion, self.priors.effects.start(variances))
@@ -124,11 +127,11 @@ class MixedModel(MarginalModel):
 
     def design(self, features: Float[Array, "n q"]) -> Float[Array, "n r"]:
         """The features with random coefficients."""
-        return features[:, np.array(self.random, int)]
+        return select(features, self.random)
 
     def row_problem(self, params: MixedParams, data: Rows) -> RowProblem:
         """The effects' problem for a response that is not conjugate."""
-        h = self.features(params, data.x)
+        h = data.features(lambda x: self.features(params, x))
         return RowProblem.whiten(
             self.response,
             params.dispersion,
@@ -139,7 +142,7 @@ class MixedModel(MarginalModel):
         )
 
     def conditional(self, params: MixedParams, data: GroupedData) -> conjugate.Conditional:
-        """Exact conditional of the whitened effects under a Gaussian response."""
+        """Exact conditional of the effects under a Gaussian response."""
         moments = self._moments(params, data)
         return conjugate.condition(
             moments.gram,
@@ -154,14 +157,14 @@ class MixedModel(MarginalModel):
             lower = self.precision_factor(params)
             fit = conjugate.log_marginal(moments, jnp.exp(params.dispersion[0]), lower)
         elif self.num_effects == 0:
-            eta = self.features(params, data.x) @ params.coef
+            eta = data.features(lambda x: self.features(params, x)) @ params.coef
             fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
         else:
             fit = quadrature.log_marginal(self.row_problem(params, data), self.nodes)
         return fit + self.log_prior(params)
 
     def log_joint(self, params: MixedParams, latents: Float[Array, "k r"], data: Rows) -> Scalar:
-        h = self.features(params, data.x)
+        h = data.features(lambda x: self.features(params, x))
         eta = h @ params.coef + jnp.sum(self.design(h) * data.expand(latents), axis=1)
         fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
         lower = self.precision_factor(params)
@@ -189,7 +192,7 @@ class MixedModel(MarginalModel):
             proposal = metropolis.make_proposal(problem, self.nodes)
             whitened = metropolis.sample(key, problem, proposal, self._moves, start)
         else:
-            whitened = albert_chib.sample(key, problem, start, self.gibbs)
+            whitened = self.response.gibbs(key, problem, start, self.gibbs)
         return conjugate.colour(whitened, lower)
 
     def draw_effects(self, key: Key, params: MixedParams, data: GroupedData) -> Float[Array, "k r"]:
@@ -198,7 +201,7 @@ class MixedModel(MarginalModel):
         if self.num_effects == 0:
             return jnp.zeros((data.num_groups, 0))
         if self.response.conjugate:
-            return conjugate.sample(key, self.conditional(params, data), lower)
+            return conjugate.sample(key, self.conditional(params, data))
         problem = self.row_problem(params, data)
         proposal = metropolis.make_proposal(problem, self.nodes)
         return conjugate.colour(metropolis.sample(key, problem, proposal, self._moves), lower)
@@ -214,12 +217,10 @@ class MixedModel(MarginalModel):
         """Conditional mean and covariance of the effects; one draw and 0 where unknown."""
         r, lower = self.num_effects, self.precision_factor(params)
         if r > 0 and self.response.conjugate:
-            conditional = self.conditional(params, data)
-            mean, cov = conjugate.moments(conditional)
-        elif r > 0 and self.nodes > 1:
-            mean, cov = quadrature.moments(self.row_problem(params, data), self.nodes)
-        else:
+            return conjugate.moments(self.conditional(params, data))
+        if r == 0 or self.nodes == 1:
             return self.draw_effects(key, params, data), jnp.zeros((r, r, data.num_groups))
+        mean, cov = quadrature.moments(self.row_problem(params, data), self.nodes)
         inverse = jax.scipy.linalg.solve_triangular(lower, jnp.eye(r), lower=True)
         return conjugate.colour(mean, lower), jnp.einsum("ai,abk,bj->ijk", inverse, cov, inverse)
 
@@ -231,7 +232,7 @@ def prepare(model: MixedModel, rows: Rows) -> GroupedData:
     """The smallest form of the data that serves the model exactly."""
     if model.response.conjugate and isinstance(model.trunk, Identity):
         return LinearStatistics.from_rows(rows, model.random)
-    return rows
+    return collapse(rows, sums_suffice=model.response.conjugate)
 
 
 def published_start(model: MixedModel, data: GroupedData, seed: int) -> Array:

@@ -2,6 +2,11 @@
 
 from nghvi._core.response import Response as Response
 from nghvi.responses.gaussian import Gaussian as Gaussian
+from nghvi.responses.logit import Logit as Logit
 from nghvi.responses.probit import Probit as Probit
 
-RESPONSES: dict[str, type[Response]] = {"gaussian": Gaussian, "probit": Probit}
+RESPONSES: dict[str, type[Response]] = {
+    "gaussian": Gaussian,
+    "probit": Probit,
+    "logit": Logit,
+}

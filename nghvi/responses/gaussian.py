@@ -31,8 +31,8 @@ class Gaussian(Response):
     def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
         return priors.noise.log_density(dispersion)
 
-    def start(self, y: Array) -> Array:
-        return jnp.log(jnp.var(y))[None]
+    def start(self, variance: Scalar) -> Array:
+        return jnp.log(variance)[None]
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         (log_variance,) = dispersion

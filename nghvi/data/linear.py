@@ -1,0 +1,85 @@
+"""A linear model's rows reduced to cross products: cost no longer depends on their number."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from nghvi.data.grouped import Moments, Rows
+
+
+class LinearStatistics(eqx.Module):
+    """Cross products of a fixed design, taken about a least squares fit.
+
+    Residuals of the fit stand in for y, so that nothing cancels when y is large against its
+    own variation.
+    """
+
+    centre: Float[Array, " q"]
+    gram_total: Float[Array, "q q"]
+    cross_total: Float[Array, " q"]
+    square_total: Float[Array, ""]
+    variance: Float[Array, ""]
+    """Variance of the response."""
+    effects_gram: Float[Array, "r r k"]
+    effects_design: Float[Array, "r q k"]
+    effects_cross: Float[Array, "r k"]
+    original_order: Int[Array, " k"]
+    num_rows: float = eqx.field(static=True)
+    num_groups: int = eqx.field(static=True)
+
+    @staticmethod
+    def from_rows(rows: Rows, random: tuple[int, ...]) -> "LinearStatistics":
+        """Reduce rows whose features are their own columns."""
+        x, y, codes, weight = rows.observations()
+        root = np.sqrt(weight)
+        centre = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
+        residual = y - x @ centre
+        sizes = np.bincount(codes, minlength=rows.num_groups)
+        starts = np.cumsum(sizes) - sizes
+
+        def group_sum(values: np.ndarray) -> np.ndarray:
+            sums = np.add.reduceat(values, np.minimum(starts, len(values) - 1), axis=0)
+            sums[sizes == 0] = 0.0  # reduceat repeats a row where a group is empty
+            return sums
+
+        r, q = len(random), x.shape[1]
+        weighted = x * weight[:, None]
+        gram = np.empty((r, r, rows.num_groups))
+        design = np.empty((r, q, rows.num_groups))
+        cross = np.empty((r, rows.num_groups))
+        for i, column in enumerate(random):
+            design[i] = group_sum(weighted * x[:, [column]]).T
+            cross[i] = group_sum(weighted[:, column] * residual)
+        gram[:] = design[:, np.array(random, int)] if r else gram
+        return LinearStatistics(
+            jnp.asarray(centre),
+            jnp.asarray(weighted.T @ x),
+            jnp.asarray(weighted.T @ residual),
+            jnp.asarray(weight @ residual**2),
+            jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
+            jnp.asarray(gram),
+            jnp.asarray(design),
+            jnp.asarray(cross),
+            rows.original_order,
+            rows.num_rows,
+            rows.num_groups,
+        )
+
+    def moments(
+        self,
+        features: Callable[[Array], Array],
+        coef: Float[Array, " q"],
+        random: tuple[int, ...],
+    ) -> Moments:
+        """Moments at these coefficients; the features are the columns themselves."""
+        delta = coef - self.centre
+        square = self.square_total - 2 * delta @ self.cross_total + delta @ self.gram_total @ delta
+        cross = self.effects_cross - jnp.einsum("rqk,q->rk", self.effects_design, delta)
+        return Moments(self.effects_gram, cross, square, self.num_rows)
+
+    def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
+        """Values by group, from memory order to the order of the group codes."""
+        return values[self.original_order]

@@ -1,0 +1,131 @@
+"""Inputs that repeat: the network runs on the distinct rows, the likelihood on counts and sums.
+
+With distinct inputs x_t, features h_t, counts n_kt and sums s_kt of the responses of group k at
+x_t (errors about zero; ``u`` = H beta)::
+
+    Z_k'Z_k = sum_t n_kt z_t z_t'      Z_k'e_k = sum_t (s_kt - n_kt u_t) z_t
+    e'e     = sum y^2 - 2 sum_kt s_kt u_t + sum_kt n_kt u_t^2
+
+Exact for a Gaussian response. Other responses keep their rows, each once with its count.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from nghvi.data.grouped import Moments, Observations, Rows, select
+
+WORTHWHILE = 4
+"""Rows must repeat this often on average before collapsing them pays."""
+
+
+class Panel(eqx.Module):
+    """Distinct inputs, and counts and sums of responses by group and input."""
+
+    x: Float[Array, "t d"]
+    counts: Float[Array, "k t"]
+    sums: Float[Array, "k t"]
+    square_total: Float[Array, ""]
+    variance: Float[Array, ""]
+    """Variance of the response."""
+    original_order: Int[Array, " k"]
+    num_rows: float = eqx.field(static=True)
+
+    @property
+    def num_groups(self) -> int:
+        return self.counts.shape[0]
+
+    def moments(
+        self,
+        features: Callable[[Array], Array],
+        coef: Float[Array, " q"],
+        random: tuple[int, ...],
+    ) -> Moments:
+        """Moments at these features and coefficients."""
+        h = features(self.x)
+        fixed, design = h @ coef, select(h, random)
+        r = len(random)
+        outer = (design[:, :, None] * design[:, None, :]).reshape(len(design), r * r)
+        gram = (outer.T @ self.counts.T).reshape(r, r, self.num_groups)
+        cross = design.T @ (self.sums - self.counts * fixed).T
+        by_input = jnp.sum(self.counts, axis=0), jnp.sum(self.sums, axis=0)
+        square = self.square_total - 2 * by_input[1] @ fixed + by_input[0] @ fixed**2
+        return Moments(gram, cross, square, self.num_rows)
+
+    def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
+        """Values by group, from memory order to the order of the group codes."""
+        return values[self.original_order]
+
+
+def collapse(rows: Rows, *, sums_suffice: bool) -> Rows | Panel:
+    """The rows with repeated inputs stated once, if that pays; otherwise the rows themselves.
+
+    ``sums_suffice``: whether the likelihood depends on responses at one input through their
+    count, sum and sum of squares only (a Gaussian response).
+    """
+    observed = rows.observations()
+    first, index = distinct_rows(observed.x)
+    if WORTHWHILE * len(first) > len(index):
+        return rows
+    if sums_suffice and rows.num_groups * len(first) <= len(index):
+        return _panel(rows, observed, first, index)
+    return _indexed(rows, observed, first, index)
+
+
+def _panel(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndarray) -> Panel:
+    shape = rows.num_groups, len(first)
+    cell = observed.group * len(first) + index
+
+    def cells(values: np.ndarray) -> Array:
+        return jnp.asarray(np.bincount(cell, values, shape[0] * shape[1]).reshape(shape))
+
+    weight, y = observed.weight, observed.y
+    return Panel(
+        jnp.asarray(observed.x[first]),
+        cells(weight),
+        cells(weight * y),
+        jnp.asarray(weight @ y**2),
+        jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
+        rows.original_order,
+        rows.num_rows,
+    )
+
+
+def _indexed(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndarray) -> Rows:
+    """Rows that name their inputs; equal responses of a group at one input become one row."""
+    key = np.column_stack([observed.group, index, observed.y])
+    kept, merged = distinct_rows(key)
+    weight = np.bincount(merged, observed.weight)
+    inputs = index[kept].astype(float)[:, None]
+    laid_out = Rows.from_arrays(
+        inputs, observed.y[kept], observed.group[kept], rows.num_groups, weight
+    )
+    order = laid_out.original_order[rows.original_order]
+    number = jnp.asarray(laid_out.x[:, 0], int)
+    return eqx.tree_at(
+        lambda r: (r.x, r.index, r.original_order),
+        laid_out,
+        (jnp.asarray(observed.x[first]), number, order),
+        is_leaf=lambda leaf: leaf is None,
+    )
+
+
+def distinct_rows(values: Float[np.ndarray, "n d"]) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the first of each kind of row, and every row's kind.
+
+    Sorts one hash a row instead of whole rows, and checks that no two kinds share a hash.
+    """
+    values = np.ascontiguousarray(values + 0.0)  # -0.0 and 0.0 are one input
+    if values.shape[1] == 0:
+        return np.zeros(1, int), np.zeros(len(values), int)
+    bits = values.view(np.uint64)
+    odd = np.random.default_rng(0).integers(0, 2**63, values.shape[1], dtype=np.uint64) * 2 + 1
+    mixed = (bits ^ (bits >> np.uint64(29))) * odd
+    hashed = np.bitwise_xor.reduce(mixed ^ (mixed >> np.uint64(32)), axis=1)
+    _, first, index = np.unique(hashed, return_index=True, return_inverse=True)
+    if not np.array_equal(values[first][index], values):
+        _, first, index = np.unique(values, axis=0, return_index=True, return_inverse=True)
+    return first, index.reshape(-1)

@@ -1,0 +1,75 @@
+"""Fitted estimators in files: ``save`` and ``load``, without pickle.
+
+A file holds numbers and names, never code. All attributes of the estimator are kept but two: a
+``random_state`` that is a generator object comes back as None (its state is of no use to a fit
+that is done), and an interrupted fit cannot be resumed after loading.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from nghvi.storage import file
+from nghvi.storage.classes import class_named, is_registered
+from nghvi.storage.classes import register as register
+from nghvi.storage.codec import decode, encode
+from nghvi.storage.errors import StorageError as StorageError
+
+
+def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
+    """Write a fitted estimator to ``path``; an existing file is replaced."""
+    kind = type(estimator)
+    if not is_registered(kind):
+        raise StorageError(
+            f"{kind.__name__} is not an estimator of nghvi: call nghvi.storage.register"
+            f"({kind.__name__}), before saving and before loading."
+        )
+    attributes, arrays = encode({k: _lasting(v) for k, v in vars(estimator).items()})
+    file.write(path, {"estimator": kind.__name__, "attributes": attributes}, arrays)
+
+
+def load(path: str | os.PathLike) -> Any:
+    """The estimator that was saved to ``path``, ready to predict."""
+    stored = file.read(path)
+    try:
+        return _estimator(stored)
+    except StorageError as error:
+        raise StorageError(f"{path} (saved by nghvi {stored.library_version}): {error}") from error
+
+
+def _lasting(value: Any) -> Any:
+    return None if isinstance(value, np.random.RandomState | np.random.Generator) else value
+
+
+def _estimator(stored: file.Stored) -> Any:
+    if not isinstance(stored.model, dict) or stored.model.keys() != {"estimator", "attributes"}:
+        raise StorageError("the file holds no estimator.")
+    kind = class_named(stored.model["estimator"])
+    if not issubclass(kind, BaseEstimator):
+        raise StorageError(f"{kind.__name__} is not an estimator.")
+    attributes = decode(stored.model["attributes"], stored.arrays)
+    _check_attributes(kind, attributes)
+    # The constructor could only set what is set here.
+    estimator: Any = object.__new__(kind)
+    vars(estimator).update(attributes)
+    return estimator
+
+
+def _check_attributes(kind: type[BaseEstimator], attributes: Any) -> None:
+    if not isinstance(attributes, dict):
+        raise StorageError(f"the file holds no attributes of {kind.__name__}.")
+    parameters = set(kind._get_param_names())
+    missing = parameters - attributes.keys()
+    unknown = {name for name in attributes.keys() - parameters if not _is_fitted_name(name)}
+    if missing or unknown:
+        named = ", ".join(sorted(missing | unknown))
+        raise StorageError(
+            f"{kind.__name__} has other parameters here than in the file ({named}): it was made "
+            "by another version of nghvi; load it with that version or fit again."
+        )
+
+
+def _is_fitted_name(name: str) -> bool:
+    return (name.endswith("_") or name.startswith("_")) and not name.startswith("__")

@@ -1,0 +1,127 @@
+"""The allow-list: the classes whose instances a model file may hold.
+
+A file names classes; only the ones listed here, or registered by the running program, are made
+from it. Instances are restored field by field, without calling a constructor, so nothing in a
+file decides what code runs.
+"""
+
+import dataclasses
+from typing import Any, TypeVar
+
+import equinox as eqx
+from sklearn.base import BaseEstimator
+
+from nghvi.data import LinearStatistics, Panel, Rows
+from nghvi.infer import Inference
+from nghvi.models.mixed import MixedModel
+from nghvi.networks import Identity, Perceptron
+from nghvi.posterior.mixed import MixedPosterior, Named
+from nghvi.posterior.scaling import Scaling
+from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+from nghvi.recipes.importance import Pool
+from nghvi.recipes.run import Run
+from nghvi.recipes.verdict import Verdict
+from nghvi.responses import RESPONSES
+from nghvi.storage.errors import StorageError
+from nghvi.variational import FAMILIES
+
+Class = TypeVar("Class", bound=type)
+
+LEFT_OUT: dict[type, dict[str, Any]] = {
+    # An interrupted run's position holds an optimiser's state, whose classes are not ours to
+    # promise; the traces are what ``trace_`` was made from.
+    Run: {"traces": (), "position": None},
+}
+"""Fields that are not saved, with the value that they are given instead."""
+
+_CLASSES: dict[str, type] = {}
+
+
+def register(cls: Class) -> Class:
+    """Allow instances of an own class (a trunk, a response, an estimator) in model files.
+
+    Call it, or use it as a decorator, in the process that saves and in the one that loads. The
+    class is known by its name; its instances must be told by their fields: an equinox module, a
+    frozen dataclass, a NamedTuple, or an estimator.
+    """
+    if not issubclass(cls, BaseEstimator):
+        field_names(cls)
+    known = _CLASSES.get(cls.__name__)
+    # The same class may come again from a notebook cell that is run twice.
+    if known is not None and _origin(known) != _origin(cls):
+        raise StorageError(
+            f"register({_origin(cls)}): the name is taken by {_origin(known)}; rename the class."
+        )
+    _CLASSES[cls.__name__] = cls
+    return cls
+
+
+def class_named(name: str) -> type:
+    """The class that a file means."""
+    if name not in _CLASSES:
+        raise StorageError(
+            f"the class {name!r} is not known here: if it is your own, call "
+            "nghvi.storage.register(cls) before loading; otherwise the file was made by another "
+            "version of nghvi."
+        )
+    return _CLASSES[name]
+
+
+def is_registered(cls: type) -> bool:
+    """Whether instances of exactly this class may be saved."""
+    return _CLASSES.get(cls.__name__) is cls
+
+
+def field_names(cls: type) -> tuple[str, ...]:
+    """Names of everything an instance consists of."""
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return cls._fields
+    if issubclass(cls, eqx.Module) or (
+        dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    ):
+        return tuple(field.name for field in dataclasses.fields(cls))
+    raise StorageError(
+        f"{_origin(cls)} cannot be saved: make it an equinox module, a frozen dataclass or a "
+        "NamedTuple."
+    )
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """What is to be saved of an instance."""
+    left_out = LEFT_OUT.get(type(value), {})
+    return {
+        name: left_out[name] if name in left_out else getattr(value, name)
+        for name in field_names(type(value))
+    }
+
+
+def instance(cls: type, fields: dict[str, Any]) -> Any:
+    """The instance with these fields, its constructor not called."""
+    expected = set(field_names(cls))
+    if fields.keys() != expected:
+        differing = ", ".join(sorted(fields.keys() ^ expected))
+        raise StorageError(
+            f"{cls.__name__} has other fields here than in the file ({differing}): the file was "
+            "made by another version of the class; load it with that one or fit again."
+        )
+    if issubclass(cls, tuple):
+        return cls(**fields)
+    made = object.__new__(cls)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _origin(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+for _class in (
+    *(MixedPosterior, Named, Scaling, Inference, Run, Verdict, Pool),
+    *(Rows, LinearStatistics, Panel),
+    *(MixedModel, Identity, Perceptron),
+    *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand),
+    *RESPONSES.values(),
+    *FAMILIES.values(),
+):
+    register(_class)
