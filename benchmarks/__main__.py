@@ -1,4 +1,4 @@
-"""Command line: ``python -m benchmarks run | reference | table | step-cost``."""
+"""Command line: ``python -m benchmarks run | reference | table | step-cost | deep``."""
 
 import argparse
 import json
@@ -6,6 +6,8 @@ from pathlib import Path
 
 
 def main(arguments: list[str] | None = None) -> None:
+    from benchmarks.deep.run import METHODS as DEEP_METHODS
+    from benchmarks.deep.task import SIZES as DEEP_SIZES
     from benchmarks.methods import METHODS
     from benchmarks.problems import GENERATORS, SIZES
 
@@ -29,6 +31,13 @@ def main(arguments: list[str] | None = None) -> None:
     commands.add_parser(
         "step-cost", help="time of one step against parameters and groups", add_help=False
     )
+
+    deep = commands.add_parser("deep", help="predictions of deep mixed models, beside the peers'")
+    deep.add_argument("--seeds", nargs="+", type=int, default=[1])
+    deep.add_argument("--methods", nargs="+", choices=list(DEEP_METHODS), default=None)
+    deep.add_argument("--size", choices=list(DEEP_SIZES), default="full")
+    deep.add_argument("--time-limit", type=float, default=900.0, help="seconds a method may take")
+    deep.add_argument("--output", type=Path, default=None, help="JSON file to write")
 
     options, rest = parser.parse_known_args(arguments)
     if rest and options.command != "step-cost":
@@ -60,6 +69,17 @@ def main(arguments: list[str] | None = None) -> None:
         rows = json.loads(options.file.read_text())["rows"]
         for name in dict.fromkeys(r["problem"] for r in rows):
             print(as_text([r for r in rows if r["problem"] == name]))
+    elif options.command == "deep":
+        from benchmarks.deep.run import run as run_deep
+
+        written = run_deep(
+            options.seeds,
+            options.methods or list(DEEP_METHODS),
+            size=options.size,
+            time_limit=options.time_limit,
+            output=options.output,
+        )
+        print(f"\nwritten: {written.name}")
     else:
         from benchmarks.step_cost import main as step_cost
 

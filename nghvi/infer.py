@@ -1,6 +1,7 @@
 """``infer``: from any model to a judged posterior, the one door to the recipes."""
 
 import dataclasses
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,7 +21,7 @@ from nghvi._core.model import (
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
-from nghvi.recipes.deep import LARGEST_FULL, deep_recipe, starting_sd
+from nghvi.recipes.deep import RANK, STARTS, deep_recipe, starting_sd
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
 from nghvi.recipes.published import published_recipe
 from nghvi.recipes.run import Position, Progress, Recipe, Run, run
@@ -32,6 +33,8 @@ METHODS = ("auto", "ng-hvi", "ng-hvi-printed", "sg-hvi")
 SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
 COSTLY = 20_000
+LARGEST_FULL = 300
+"""Parameters up to which a smooth posterior gets a full covariance."""
 CLOSE_ENOUGH = 0.02
 """Nats between ELBO and evidence below which a costly model's draws are not corrected."""
 
@@ -76,6 +79,7 @@ def _unravel_draws(model: LatentModel, data: Data, theta: Array) -> Params:
     return jax.vmap(unraveller(model, data))(theta)
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # a second thread only costs its waking
 def infer(
     model: LatentModel,
     data: Data,
@@ -84,6 +88,7 @@ def infer(
     rank: int | str = "auto",
     method: str = "auto",
     steps: int | None = None,
+    n_starts: int | str = "auto",
     latents: str = "auto",
     smooth: bool = True,
     importance: bool = True,
@@ -95,35 +100,24 @@ def infer(
 
     ``rank``: number of factors of the covariance, ``"full"``, or ``"auto"`` (full up to 300
     parameters). ``method``: ``"auto"``, or a published rule (``"ng-hvi"``, ``"ng-hvi-printed"``,
-    ``"sg-hvi"``) run for ``steps`` steps from ``start``. ``latents``: ``"integrate"``,
+    ``"sg-hvi"``) run for ``steps`` steps from ``start``. ``n_starts``: random starts of a network,
+    of which the best goes on. ``latents``: ``"integrate"``,
     ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
     run.
     """
-    with threadpool_limits(1, user_api="blas"):
-        # The host's share of the algebra is tiny: a second BLAS thread only costs its waking.
-        return _infer(
-            jax.random.key(seed), model, data, rank, method, steps, latents, smooth, importance,
-            start, progress, resume,
-        )  # fmt: skip
-
-
-def _infer(
-    key: Key, model: LatentModel, data: Data, rank: int | str, method: str, steps: int | None,
-    latents: str, smooth: bool, importance: bool, start: Array | None, progress: Progress | None,
-    resume: Position | None,
-) -> Inference:  # fmt: skip
     if latents not in ("auto", "integrate", "sample"):
         raise ValueError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
     if latents == "integrate" and not isinstance(model, MarginalModel):
         raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
-    dim = parameter_dimension(model, data)
+    key = jax.random.key(seed)
     while True:
         size = model.evaluation_size(data)
         batch = max(1, SIDE_BY_SIDE // max(size, 1))
-        recipe = _recipe(key, model, data, dim, rank, method, steps, latents, smooth, start, batch)
-        done = run(recipe, key, model, data, progress=progress, resume=resume)
-        better = _refined_if_needed(model, data, done.q)
+        plan = Plan(rank, method, steps, n_starts, latents, smooth, start, batch)
+        done = run(_recipe(key, model, data, plan), key, model, data, progress, resume)
+        # Where a network's latents are drawn, only the final evaluation integrates.
+        better = _refined_if_needed(model, data, done.q) if smooth else None
         if better is None or done.position is not None:
             break
         model, resume = better, None
@@ -131,19 +125,21 @@ def _infer(
     return _finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
 
 
-def _recipe(
-    key: Key,
-    model: LatentModel,
-    data: Data,
-    dim: int,
-    rank: int | str,
-    method: str,
-    steps: int | None,
-    latents: str,
-    smooth: bool,
-    start: Array | None,
-    batch: int,
-) -> Recipe:
+class Plan(NamedTuple):
+    """What the caller asked for."""
+
+    rank: int | str
+    method: str
+    steps: int | None
+    n_starts: int | str
+    latents: str
+    smooth: bool
+    start: Array | None
+    batch: int
+
+
+def _recipe(key: Key, model: LatentModel, data: Data, plan: Plan) -> Recipe:
+    rank, method = plan.rank, plan.method
     if method not in METHODS:
         raise ValueError(f"method={method!r}: choose one of {', '.join(map(repr, METHODS))}.")
     if isinstance(rank, bool) or not (
@@ -151,19 +147,27 @@ def _recipe(
     ):
         raise ValueError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")
     number = None if isinstance(rank, str) else int(rank)
-    exact = isinstance(model, MarginalModel) and (model.marginal_is_exact or latents == "integrate")
-    score: Score = Integrated() if exact and latents != "sample" else Sampled()
+    exact = isinstance(model, MarginalModel) and (
+        model.marginal_is_exact or plan.latents == "integrate"
+    )
+    score: Score = Integrated() if exact and plan.latents != "sample" else Sampled()
     if method != "auto":
-        theta = initial_theta(key, model, data) if start is None else start
-        published = Integrated() if latents == "integrate" else Sampled()
-        rank = 3 if number is None else number
-        return published_recipe(method, theta, rank, steps or 3000, score=published)
-    if smooth and dim <= LARGEST_FULL:
-        return smooth_recipe(model, score, number, batch)
-    if rank == "auto" and dim > LARGEST_FULL:
-        number = 3
+        theta = initial_theta(key, model, data) if plan.start is None else plan.start
+        published = Integrated() if plan.latents == "integrate" else Sampled()
+        rank = RANK if number is None else number
+        return published_recipe(method, theta, rank, plan.steps or 3000, score=published)
+    dim = parameter_dimension(model, data)
+    if plan.smooth and dim <= LARGEST_FULL:
+        return smooth_recipe(model, score, number, plan.batch)
+    if rank == "full":
+        raise ValueError(
+            f"rank='full' with a network or {dim} parameters: give a number of factors."
+        )
+    if isinstance(model, MarginalModel) and not model.integration_is_cheap:
+        score = score if plan.latents == "integrate" else Sampled()
+    starts = STARTS if isinstance(plan.n_starts, str) else plan.n_starts
     unit = starting_sd(model.init_params(key, data))
-    return deep_recipe(score, dim, unit, number)
+    return deep_recipe(score, unit, RANK if number is None else number, plan.steps, starts)
 
 
 def _refined_if_needed(model: LatentModel, data: Data, q: Variational) -> MarginalModel | None:
@@ -186,8 +190,12 @@ def _finish(
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         pool = Pool.plain(draw(key_pool, done.q, 4000)[0])
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
-    found = evaluate(key_elbo, done.q, model, data, draws=250 if costly else 2000, batch=batch)
-    gap = found.log_evidence - found.elbo
+    draws = 2000 if not costly else 250 if model.integration_is_cheap else 50
+    found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch)
+    if not np.isfinite(found.elbo):
+        lost = int(np.sum(~np.isfinite(found.log_ratio)))
+        done = done._replace(verdict=_failed(lost, len(found.log_ratio)))
+    gap = found.log_evidence - found.elbo if np.isfinite(found.elbo) else float("inf")
     corrected = None
     if correct and not (costly and gap < CLOSE_ENOUGH):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key_pool)))
@@ -205,4 +213,12 @@ def _finish(
         found.elbo_se,
         found.log_evidence,
         pareto_shape(found.log_ratio),
+    )
+
+
+def _failed(lost: int, draws: int) -> Verdict:
+    return Verdict(
+        False,
+        f"Failed: the log density is not finite at {lost} of {draws} draws of the result; "
+        "standardise the inputs, use a tighter prior, or a simpler model.",
     )

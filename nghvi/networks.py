@@ -6,6 +6,8 @@
 
 import abc
 import math
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -62,8 +64,7 @@ class Perceptron(Trunk):
         keys = jax.random.split(key, len(self.hidden))
         weights = []
         for k, fan_in, fan_out in zip(keys, sizes[:-1], sizes[1:], strict=True):
-            # The authors' range: sqrt(6) / (n_in + n_out), not the root of the ratio.
-            bound = math.sqrt(6) / (fan_in + fan_out)
+            bound = math.sqrt(6 / fan_in)
             drawn = jax.random.uniform(k, (fan_out, fan_in), minval=-bound, maxval=bound)
             weights.append(jnp.concatenate([jnp.zeros((fan_out, 1)), drawn], axis=1))
         return tuple(weights)
@@ -72,8 +73,55 @@ class Perceptron(Trunk):
         activation = ACTIVATIONS[self.activation]
         for w in weights:
             x = activation(x @ w[:, 1:].T + w[:, 0])
-        return jnp.concatenate([jnp.ones((x.shape[0], 1), x.dtype), x], axis=1)
+        return _with_offset(x)
 
     @property
     def num_features(self) -> int:
         return self.hidden[-1] + 1
+
+
+class OwnTrunk(Trunk):
+    """A network of the user's: its outputs and a leading 1 are the features.
+
+    ``init(key)`` makes weights (a pytree of float arrays), ``apply(weights, x)`` maps rows to
+    outputs.
+    """
+
+    init: Callable[[Key], PyTree] = eqx.field(static=True)
+    apply: Callable[[PyTree, Array], Array] = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+
+    def init_weights(self, key: Key) -> PyTree:
+        return self.init(key)
+
+    def __call__(self, weights: PyTree, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
+        return _with_offset(self.apply(weights, x))
+
+    @property
+    def num_features(self) -> int:
+        return self.width + 1
+
+
+def as_trunk(network: Any, num_inputs: int) -> Trunk:
+    """A trunk from a trunk, an equinox module written for one row, or a pair (init, apply)."""
+    if isinstance(network, Trunk):
+        return network
+    if isinstance(network, eqx.Module):
+        start, rest = eqx.partition(network, eqx.is_inexact_array)
+        # Unhashable arrays stay out of the static fields: functions compare by identity.
+        network = (
+            lambda key: jax.tree.map(lambda w: jnp.asarray(w, float), start),
+            lambda weights, x: jax.vmap(eqx.combine(weights, rest))(x),
+        )
+    if not (isinstance(network, tuple) and len(network) == 2 and all(map(callable, network))):
+        raise TypeError("give a nghvi Trunk, an equinox module or a pair (init, apply).")
+    init, apply = network
+    rows = jax.ShapeDtypeStruct((2, num_inputs), float)
+    outputs = jax.eval_shape(lambda x: apply(init(jax.random.key(0)), x), rows)
+    if outputs.ndim != 2 or outputs.shape[0] != 2:
+        raise ValueError(f"maps 2 rows to shape {outputs.shape}; it must return a row of features.")
+    return OwnTrunk(init, apply, outputs.shape[1])
+
+
+def _with_offset(outputs: Float[Array, "n w"]) -> Float[Array, "n q"]:
+    return jnp.concatenate([jnp.ones((outputs.shape[0], 1), outputs.dtype), outputs], axis=1)

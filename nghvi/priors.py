@@ -13,13 +13,14 @@ import dataclasses
 import math
 from typing import Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import gammaln, multigammaln
 
 from nghvi._linalg.packed import log_cholesky_diagonal, packed_size, unpack_log_cholesky
-from nghvi._typing import Scalar
+from nghvi._typing import PyTree, Scalar
 
 
 class PriorError(ValueError):
@@ -198,17 +199,21 @@ def normal_log_density(values: Array, sd: float) -> Scalar:
 class Priors:
     """The priors of a mixed model.
 
-    ``coef_sd``: sd of every fixed coefficient, intercept included. ``weight_sd``: sd of the
-    hidden layers' weights. ``noise``: the noise variance. ``effects``: Omega.
+    ``coef_sd``: sd of every fixed coefficient, intercept included. ``noise``: the noise variance.
+    ``effects``: Omega. ``weight_sd``: sd of the weights of hidden layers; None learns it layer by
+    layer, ``N(0, exp(2 s) / fan-in)`` with ``s ~ N(0, 1)``: a broad fixed prior pays for switching
+    units off and predicts worse.
     """
 
     coef_sd: float = 10.0
     noise: InverseGamma | HalfT = InverseGamma()
     effects: InverseGamma | HalfT | WishartPrecision | HuangWand = HuangWand()
-    weight_sd: float = 10.0
+    weight_sd: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, coef_sd=self.coef_sd, weight_sd=self.weight_sd)
+        _require_positive(self, coef_sd=self.coef_sd)
+        if self.weight_sd is not None:
+            _require_positive(self, weight_sd=self.weight_sd)
         if not isinstance(self.noise, InverseGamma | HalfT):
             raise PriorError(
                 f"Priors(noise={self.noise!r}): give InverseGamma(shape, scale) or "
@@ -219,6 +224,19 @@ class Priors:
                 f"Priors(effects={self.effects!r}): give InverseGamma, HalfT (both: independent "
                 "effects), WishartPrecision or HuangWand."
             )
+
+    def log_weights(
+        self, weights: PyTree, log_scale: Float[Array | np.ndarray, " layers"]
+    ) -> Scalar:
+        """Log density of the weights of all layers, and of their scales where those are learnt."""
+        layers = jax.tree.leaves(weights)
+        if self.weight_sd is not None:
+            return sum((normal_log_density(w, self.weight_sd) for w in layers), jnp.zeros(()))
+        total = normal_log_density(jnp.asarray(log_scale), 1.0)
+        for w, s in zip(layers, log_scale, strict=True):
+            unit = math.sqrt(w.shape[0] / w.size) if w.ndim > 1 else 1.0
+            total += normal_log_density(w * jnp.exp(-s), unit) - w.size * s
+        return total
 
     @staticmethod
     def paper() -> "Priors":

@@ -149,18 +149,14 @@ def test_probit_recovers_probabilities(binary_panel, fitted_binary):
     np.testing.assert_allclose(named.predict_proba(binary_panel[COLUMNS]), probability, atol=1e-9)
 
 
-def test_probit_with_four_effects_samples_its_latents(binary_panel):
+def test_probit_with_four_effects_is_integrated_and_converges(binary_panel):
     frame = binary_panel[COLUMNS].assign(c=np.sin(np.arange(len(binary_panel))))
     fitted = nghvi.MixedClassifier("g", random="all", covariance="diagonal").fit(
         frame, binary_panel["y"]
     )
-    # Two of the four variances are zero in truth, so the noise of drawn effects is large: the
-    # verdict may be negative, but it must say by how much.
-    assert fitted.converged_ == fitted.verdict_.startswith("Converged")
-    assert "posterior sd of the optimum" in fitted.verdict_
+    assert fitted.converged_, fitted.verdict_
     assert np.isfinite(fitted.summary().to_numpy()).all()
-    assert set(fitted.trace_["stage"]) == {"natural gradient", "sampled latents"}
-    assert np.isnan(fitted.elbo_)  # no exact marginal, no claim about it
+    assert np.isfinite(fitted.elbo_)
 
 
 def test_without_a_group_it_is_a_bayesian_regression(panel):

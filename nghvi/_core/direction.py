@@ -8,6 +8,7 @@ import abc
 from typing import TypeVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nghvi._core.variational import Variational
@@ -55,10 +56,11 @@ class NaturalGradient(Direction):
 class ScaledGradient(Direction):
     """The gradient in coordinates (mean / s, loadings / s, log scale) of a factor family.
 
-    ``unit`` is s; ``None`` means the current posterior sd, read anew at every step.
+    s is ``unit``, or the current posterior sd, read anew at every step, where ``follow`` is 1.
     """
 
-    unit: Float[Array, " m"] | None = None
+    unit: Float[Array, " m"]
+    follow: float | Array = eqx.field(converter=jnp.asarray, default=0.0)
 
     def __call__(self, q: Q, gradient: Q) -> tuple[Q, SolveInfo]:
         return self._rescale(q, gradient), exact_solve()
@@ -67,5 +69,5 @@ class ScaledGradient(Direction):
         return self._rescale(q, update)
 
     def _rescale(self, q: Q, x: Q) -> Q:
-        unit = q.standard_deviation() if self.unit is None else self.unit
+        unit = jnp.where(self.follow > 0, q.standard_deviation(), self.unit)
         return q.rescale(x, unit)

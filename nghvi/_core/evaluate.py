@@ -19,7 +19,7 @@ from nghvi._core.model import MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 
-BATCH = 250
+BATCH = 50
 
 
 class Evaluation(NamedTuple):
@@ -36,6 +36,8 @@ class Evaluation(NamedTuple):
     @property
     def elbo_se(self) -> float:
         """Monte Carlo standard error; draws come in antithetic pairs."""
+        if not np.isfinite(self.log_ratio).all():
+            return float("inf")
         pairs = self.log_ratio.reshape(2, -1).mean(axis=0)
         return float(np.std(pairs, ddof=1) / np.sqrt(pairs.size))
 
@@ -43,6 +45,8 @@ class Evaluation(NamedTuple):
     def log_evidence(self) -> float:
         """Importance sampling estimate of log p(y); never below :attr:`elbo`."""
         top = self.log_ratio.max()
+        if not np.isfinite(top):
+            return float("-inf")
         return float(top + np.log(np.mean(np.exp(self.log_ratio - top))))
 
 

@@ -14,15 +14,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from nghvi._core.direction import Direction
 from nghvi._core.draws import DrawScheme
 from nghvi._core.model import LatentModel
 from nghvi._core.score import Score
+from nghvi._core.step_rules import Adam
 from nghvi._core.variational import RemainingError, Variational
 from nghvi._linalg.damped_cg import SolveInfo
-from nghvi._linalg.tree import materialise, tree_norm
+from nghvi._linalg.tree import materialise, tree_norm, tree_where
 from nghvi._typing import Data, Key, Latents, PyTree
 
 Q = TypeVar("Q", bound=Variational)
@@ -42,6 +43,8 @@ class Info(NamedTuple):
     log_target: Float[Array, ""]
     log_q: Float[Array, ""]
     bad_draws: Int[Array, ""]
+    rejected: Bool[Array, ""]
+    """Whether the step led to numbers that are not finite, and was not taken."""
     gradient_norm: Float[Array, ""]
     direction_norm: Float[Array, ""]
     remaining: RemainingError
@@ -54,7 +57,7 @@ class HybridVI(eqx.Module):
     draws: DrawScheme
     score: Score
     direction: Direction
-    step_rule: optax.GradientTransformation = eqx.field(static=True)
+    step_rule: optax.GradientTransformation | Adam
     batch: int | None = eqx.field(static=True, default=None)
     """Draws evaluated side by side; None means all. Bounds memory, changes nothing else."""
     every_error: bool = eqx.field(static=True, default=False)
@@ -78,9 +81,12 @@ class HybridVI(eqx.Module):
         direction, solve = self.direction(q, gradient)  # (c)
         update, rule = self.step_rule.update(direction, state.rule, q)  # (d), (e)
         moved = q.retract(self.direction.push(q, update))  # (f)
+        # A step that leads nowhere is not taken: the last good state survives.
+        good = jnp.isfinite(tree_norm(moved))
+        moved, rule = tree_where(good, moved, q), tree_where(good, rule, state.rule)
         error = q.remaining_error(gradient)
         error = error if self.every_error else error.largest()
-        info = Info(*draws, tree_norm(gradient), tree_norm(direction), error, solve)
+        info = Info(*draws, ~good, tree_norm(gradient), tree_norm(direction), error, solve)
         return State(moved, latents, rule), info
 
     def gradient(

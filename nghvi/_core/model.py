@@ -64,6 +64,11 @@ class MarginalModel(LatentModel):
         """Whether :meth:`log_marginal` is exact, or only good enough to start from."""
         return True
 
+    @property
+    def integration_is_cheap(self) -> bool:
+        """Whether many noisy steps should rather integrate than draw the latent variables."""
+        return True
+
     def refined(self) -> Self:
         """The model with a more accurate :meth:`log_marginal`; itself if there is none."""
         return self

@@ -61,6 +61,27 @@ class Response(eqx.Module):
     def mean(self, eta: Float[Array, "*n"], dispersion: Float[Array, " c"]) -> Float[Array, "*n"]:
         """E[y | eta]."""
 
+    @abc.abstractmethod
+    def moments(
+        self, location: Float[Array, "*n"], variance: Float[Array, "*n"], dispersion: Array
+    ) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
+        """Mean and variance of y if eta ~ N(location, variance).
+
+        ``variance`` is 0 unless the response is conjugate; so in the next two.
+        """
+
+    def log_predictive(
+        self, y: Array, location: Array, variance: Array, dispersion: Array
+    ) -> Float[Array, "*n"]:
+        """Log density of y if eta ~ N(location, variance)."""
+        return self.log_prob(y, location, dispersion)
+
+    def cdf(
+        self, y: Array, location: Array, variance: Array, dispersion: Array
+    ) -> Float[Array, "*n"]:
+        """P(Y <= y) if eta ~ N(location, variance)."""
+        raise NotImplementedError(f"the {self.name} response has no predictive intervals.")
+
     def gibbs(
         self, key: Key, problem: Any, effects: Float[Array, "r k"], sweeps: int
     ) -> Float[Array, "r k"]:

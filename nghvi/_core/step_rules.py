@@ -5,8 +5,10 @@ twice.
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -33,13 +35,7 @@ def robbins_monro(hold: int) -> optax.GradientTransformation:
     return _scheduled(lambda t: jnp.minimum(1.0, 2.0 / jnp.maximum(t - hold + 3, 1)))
 
 
-@functools.lru_cache
-def constant_then_linear(length: float, num_steps: int) -> optax.GradientTransformation:
-    """A constant step for the first half, then linear decay to zero."""
-    return _scheduled(lambda t: length * jnp.clip(2 * (1 - t / num_steps), 0.0, 1.0))
-
-
-def _scheduled(length) -> optax.GradientTransformation:  # type: ignore[no-untyped-def]
+def _scheduled(length: Callable[[Array], Array]) -> optax.GradientTransformation:
     def init(params: PyTree) -> ScaleState:
         return ScaleState(jnp.zeros((), jnp.int32), jnp.ones(()))
 
@@ -97,15 +93,29 @@ def adadelta_rule(decay: float = 0.95, eps: float = 1e-6) -> optax.GradientTrans
     return optax.chain(optax.scale_by_adadelta(decay, eps), optax.scale(-1.0))
 
 
-@functools.lru_cache
-def adam_rule(length: float, num_steps: int, hold: float = 0.5) -> optax.GradientTransformation:
-    """Adam: constant length for the share ``hold`` of the steps, then a cosine to 1 %."""
-    constant = int(hold * num_steps)
-    schedule = optax.join_schedules(
-        [
-            optax.constant_schedule(length),
-            optax.cosine_decay_schedule(length, max(num_steps - constant, 1), alpha=0.01),
-        ],
-        [constant],
-    )
-    return optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(schedule))
+class Adam(eqx.Module):
+    """Adam: constant length for the share ``hold`` of the steps, then a cosine to 1 %.
+
+    Its numbers are data, not code: stages that differ in them only share one program.
+    """
+
+    length: float | Array = eqx.field(converter=jnp.asarray)
+    num_steps: float | Array = eqx.field(converter=jnp.asarray)
+    hold: float | Array = eqx.field(converter=jnp.asarray)
+
+    def init(self, params: PyTree) -> PyTree:
+        """State before the first step."""
+        return _ADAM.init(params)
+
+    def update(
+        self, direction: PyTree, state: PyTree, params: PyTree | None = None
+    ) -> tuple[PyTree, PyTree]:
+        """The step and the next state."""
+        scaled, following = _ADAM.update(direction, state)
+        done = (state.count / self.num_steps - self.hold) / (1 - self.hold)
+        cosine = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(done, 0.0, 1.0)))
+        factor = -self.length * (0.01 + 0.99 * cosine)
+        return jax.tree.map(lambda x: factor * x, scaled), following
+
+
+_ADAM = optax.scale_by_adam()

@@ -3,16 +3,25 @@
 pandas, polars, pyarrow (through narwhals) and numpy come in; float arrays and labels go out.
 """
 
+import warnings
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import narwhals as nw
 import numpy as np
+from scipy.sparse import issparse
+from sklearn.exceptions import DataConversionWarning
 
 Column = str | int
 
 
 class DataError(ValueError):
     """The data cannot be used; the message names the column and the remedy."""
+
+
+class ColumnTypeError(DataError, TypeError):
+    """A column holds objects that are neither numbers nor text."""
 
 
 class Table(NamedTuple):
@@ -27,16 +36,23 @@ class Table(NamedTuple):
 
 def read_table(data: Any, group: Column | None) -> Table:
     """Split the inputs from the group column and check both."""
+    if issparse(data):
+        raise DataError("sparse input is not supported: give a dense table (X.toarray()).")
     frame = _as_frame(data)
-    if frame is None:
-        return _read_array(data, group)
-    return _read_frame(frame, group)
+    table = _read_array(data, group) if frame is None else _read_frame(frame, group)
+    if group is None and not table.names:
+        raise DataError(
+            f"0 feature(s) (shape={table.values.shape}) while a minimum of 1 is required."
+        )
+    return table
 
 
 def read_response(y: Any, num_rows: int) -> np.ndarray:
     """The response as a vector without missing values, numbers or labels."""
     values = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
     if values.ndim == 2 and values.shape[1] == 1:
+        said = "A column-vector y was passed when a 1d array was expected: its column is used."
+        warnings.warn(said, DataConversionWarning, stacklevel=4)
         values = values[:, 0]
     if values.ndim != 1:
         raise DataError(f"y has shape {values.shape}: give one column of responses.")
@@ -50,20 +66,33 @@ def read_response(y: Any, num_rows: int) -> np.ndarray:
     return values
 
 
+def read_counts(counts: Any, num_rows: int) -> np.ndarray:
+    """How often each row was observed."""
+    values = np.asarray(counts, float)
+    if values.shape != (num_rows,):
+        raise DataError(f"counts has shape {values.shape}: give one number for each row.")
+    if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
+        raise DataError("counts must be finite and not negative, with one above 0 at least.")
+    return values
+
+
 def encode_groups(labels: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Position of each label in the sorted ``levels``; -1 where it is not among them."""
-    if labels.dtype.kind != levels.dtype.kind and "O" not in (labels.dtype.kind, levels.dtype.kind):
+    """Position of each label in ``levels``; -1 where it is not among them."""
+    kinds = {labels.dtype.kind, levels.dtype.kind}
+    if len(kinds) > 1 and "O" not in kinds and not kinds <= set("iuf"):
         labels, levels = labels.astype(str), levels.astype(str)
-        order = np.argsort(levels)
-    else:
-        order = np.arange(len(levels))
+    order = np.argsort(levels, kind="stable")
     ordered = levels[order]
     position = np.minimum(np.searchsorted(ordered, labels), len(levels) - 1)
     return np.where(ordered[position] == labels, order[position], -1)
 
 
 def _as_frame(data: Any) -> nw.DataFrame | None:
-    native = nw.from_native(data, eager_only=True, pass_through=True)
+    try:
+        native = nw.from_native(data, eager_only=True, pass_through=True)
+    except nw.exceptions.DuplicateError:
+        _check_distinct(getattr(data, "column_names", data.columns))
+        raise
     return native if isinstance(native, nw.DataFrame) else None
 
 
@@ -71,16 +100,25 @@ def _read_frame(frame: nw.DataFrame, group: Column | None) -> Table:
     columns = list(frame.columns)
     if frame.shape[0] == 0:
         raise DataError("the data frame has no rows.")
-    label = columns[group] if isinstance(group, int) and group not in columns else group
+    _check_distinct(columns)
+    label: Any = group
+    if isinstance(group, int) and group not in columns and -len(columns) <= group < len(columns):
+        label = columns[group]
     if label is not None and label not in columns:
         shown = ", ".join(map(repr, columns[:10]))
         raise DataError(f"group column {group!r} is not in the data; its columns are {shown}.")
     inputs = [c for c in columns if c != label]
-    values = [_numeric(frame[c], c) for c in inputs]
+    values = [_numeric(frame.get_column(c), c) for c in inputs]
     matrix = np.column_stack(values) if values else np.zeros((frame.shape[0], 0))
     _check_finite(matrix, inputs)
-    labels = None if label is None else _labels(frame[label].to_numpy(), str(label))
+    labels = None if label is None else _labels(frame.get_column(label).to_numpy(), str(label))
     return Table(matrix, tuple(map(str, inputs)), labels, True)
+
+
+def _check_distinct(columns: Iterable[Any]) -> None:
+    repeated = [name for name, number in Counter(map(str, columns)).items() if number > 1]
+    if repeated:
+        raise DataError(f"column name {repeated[0]!r} occurs more than once: rename or drop one.")
 
 
 def _read_array(data: Any, group: Column | None) -> Table:
@@ -88,8 +126,10 @@ def _read_array(data: Any, group: Column | None) -> Table:
     if matrix.ndim != 2:
         raise DataError(
             f"X has shape {matrix.shape}: give a table with one row an observation "
-            "(reshape a single column with X.reshape(-1, 1))."
+            "(Reshape your data: X.reshape(-1, 1) if it is one column, X.reshape(1, -1) if a row)."
         )
+    if matrix.dtype.kind == "c":
+        raise DataError("Complex data not supported: give real numbers.")
     if matrix.shape[0] == 0:
         raise DataError("X has no rows.")
     if isinstance(group, str):
@@ -126,8 +166,10 @@ def _numeric_array(values: np.ndarray, name: str) -> np.ndarray:
         if any(isinstance(v, str) for v in values):
             raise ValueError
         return np.array([np.nan if v is None else v for v in values], dtype=float)
-    except (TypeError, ValueError):
+    except ValueError:
         raise DataError(_not_numeric(name, "text or mixed")) from None
+    except TypeError as error:
+        raise ColumnTypeError(_not_numeric(name, str(error))) from None
 
 
 def _not_numeric(name: str, kind: str) -> str:

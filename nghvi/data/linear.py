@@ -41,8 +41,9 @@ class LinearStatistics(eqx.Module):
         starts = np.cumsum(sizes) - sizes
 
         def group_sum(values: np.ndarray) -> np.ndarray:
-            sums = np.add.reduceat(values, np.minimum(starts, len(values) - 1), axis=0)
-            sums[sizes == 0] = 0.0  # reduceat repeats a row where a group is empty
+            sums = np.zeros((len(sizes), *values.shape[1:]))
+            filled = sizes > 0  # reduceat cannot sum over no rows
+            sums[filled] = np.add.reduceat(values, starts[filled], axis=0)
             return sums
 
         r, q = len(random), x.shape[1]

@@ -6,35 +6,36 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from nghvi._core.response import Response
-from nghvi.data import LinearStatistics, Panel, Rows
-from nghvi.data.frame import Column, DataError, Table, encode_groups, read_response, read_table
+from nghvi.data import Rows
+from nghvi.data.frame import Column, DataError, Table, read_counts, read_response, read_table
 from nghvi.estimators import tables
-from nghvi.estimators.design import (
-    add_intercept,
-    centred_columns,
-    random_columns,
-    warn_about_design,
+from nghvi.estimators.choices import (
+    check_counts,
+    choose_priors,
+    choose_scaling,
+    choose_trunk,
+    is_deep,
 )
+from nghvi.estimators.design import add_intercept, random_columns, warn_about_design
+from nghvi.estimators.predictions import Predictions
 from nghvi.estimators.progress import FitProgress
 from nghvi.infer import Inference, infer
 from nghvi.models.mixed import MixedModel, prepare, published_start
-from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk
+from nghvi.networks import Identity
 from nghvi.posterior.mixed import MixedPosterior, Named
-from nghvi.posterior.predictive import predictive_mean
 from nghvi.posterior.scaling import Scaling
-from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+from nghvi.priors import Priors
 from nghvi.recipes.run import Position
-from nghvi.responses import RESPONSES
 from nghvi.storage import save
 
-PUBLISHED_SWEEPS = 5
+PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
+INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-class MixedEstimator(BaseEstimator):
+class MixedEstimator(Predictions):
     """Base of the two estimators; not for use by itself."""
 
     def __init__(
@@ -43,6 +44,7 @@ class MixedEstimator(BaseEstimator):
         *,
         hidden: tuple[int, ...] = (),
         activation: str = "relu",
+        trunk: Any = None,
         random: str | list = "auto",
         response: str = "auto",
         covariance: str = "auto",
@@ -52,6 +54,7 @@ class MixedEstimator(BaseEstimator):
         standardize: bool = True,
         method: str = "auto",
         steps: int | None = None,
+        n_starts: int | str = "auto",
         latents: str = "auto",
         importance: bool = True,
         random_state: Any = None,
@@ -60,6 +63,7 @@ class MixedEstimator(BaseEstimator):
         self.group = group
         self.hidden = hidden
         self.activation = activation
+        self.trunk = trunk
         self.random = random
         self.response = response
         self.covariance = covariance
@@ -69,39 +73,63 @@ class MixedEstimator(BaseEstimator):
         self.standardize = standardize
         self.method = method
         self.steps = steps
+        self.n_starts = n_starts
         self.latents = latents
         self.importance = importance
         self.random_state = random_state
         self.verbose = verbose
 
-    def _fit(self, X: Any, y: np.ndarray, table: Table, response: Response) -> Self:
+    def _fit(
+        self, X: Any, y: np.ndarray, table: Table, response: Response, counts: Any = None
+    ) -> Self:
         begun = time.perf_counter()
         self.n_features_in_ = table.values.shape[1] + (self.group is not None)
         if table.named:
             self.feature_names_in_ = np.array(list(X.columns), dtype=object)
-        deep = self._check_settings()
+        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
+            del self.feature_names_in_
+        weight = None if counts is None else read_counts(counts, len(y))
+        check_counts(steps=self.steps, n_starts=self.n_starts)
+        deep, priors = is_deep(self.hidden, self.trunk), choose_priors(self.priors, self.covariance)
         x, features = add_intercept(table, self.fit_intercept and not deep)
         if x.shape[1] == 0:
             raise DataError("there is no input column and no intercept: nothing to fit.")
         codes, self.groups_ = self._encode(table)
-        trunk: Trunk = Identity(x.shape[1])
+        trunk = choose_trunk(x.shape[1], self.hidden, self.activation, self.trunk)
         if deep:
-            trunk = Perceptron(x.shape[1], tuple(self.hidden), self.activation)
             features = ("intercept", *(f"h{j}" for j in range(1, trunk.num_features)))
         random = random_columns(self.random, features, grouped=self.group is not None, deep=deep)
         if not deep:
             warn_about_design(x, features, codes, random)
         self._inputs = table.names
-        scaling = self._scaling(x, y, random, response, deep)
-        response.check(y)
-        rows = Rows.from_arrays(
-            scaling.apply(x), scaling.apply_response(y), codes, max(len(self.groups_), 1)
+        self.input_quantiles_ = pd.DataFrame(
+            np.quantile(table.values, INPUT_QUANTILES, axis=0),
+            index=pd.Index(INPUT_QUANTILES, name="quantile"),
+            columns=list(table.names),
         )
-        sweeps = None if self.method == "auto" or response.conjugate else PUBLISHED_SWEEPS
-        model = MixedModel(trunk, response, self._priors(), random, sweeps)
-        sampled = self.method != "auto" or self.latents == "sample"
-        data: Rows | LinearStatistics | Panel = rows if sampled else prepare(model, rows)
-        inference = self._infer(model, data, deep)
+        scaling = Scaling.none(x.shape[1])
+        if self.standardize:
+            measured = y if response.conjugate else None
+            scaling = choose_scaling(
+                x, measured, weight, random, priors, fit_intercept=self.fit_intercept, deep=deep
+            )
+        response.check(y if weight is None else y[weight > 0])
+        rows = Rows.from_arrays(
+            scaling.apply(x),
+            scaling.apply_response(y),
+            codes,
+            max(len(self.groups_), 1),
+            weight,
+        )
+        published = self.method != "auto"
+        if published and counts is not None:
+            raise DataError("counts need method='auto': the published rules draw row by row.")
+        # Gibbs draws row by row; its many cheap steps suit a network's.
+        sweeps = PUBLISHED_SWEEPS if published else DEEP_SWEEPS
+        gibbs = not response.conjugate and counts is None and (published or deep)
+        model = MixedModel(trunk, response, priors, random, sweeps if gibbs else None)
+        by_row = published or gibbs or self.latents == "sample"
+        inference = self._infer(model, rows if by_row else prepare(model, rows), deep)
         names = Named(features, tuple(features[j] for j in random), self.groups_)
         self.posterior_ = MixedPosterior(inference, scaling, names)
         self._publish(inference, time.perf_counter() - begun)
@@ -129,6 +157,7 @@ class MixedEstimator(BaseEstimator):
             "rank": self.rank,
             "method": self.method,
             "steps": self.steps,
+            "n_starts": self.n_starts,
             "latents": self.latents,
             "smooth": not deep,
             "importance": self.importance,
@@ -148,72 +177,14 @@ class MixedEstimator(BaseEstimator):
         self.elbo_se_ = inference.elbo_se
         self.log_evidence_ = inference.log_evidence - jacobian
         self.k_hat_ = inference.k_hat
-        self.converged_ = inference.converged
-        self.verdict_ = tables.verdict_sentence(inference)
+        dead = self.posterior_.features_are_constant()
+        self.converged_ = inference.converged and not dead
+        self.verdict_ = tables.verdict_sentence(
+            inference, smooth=isinstance(self.posterior_.model.trunk, Identity), dead=dead
+        )
         self.trace_ = tables.trace_table(inference, jacobian)
         self.n_iter_ = max(inference.run.steps, 1)
         self.seconds_ = seconds
-
-    def _check_settings(self) -> bool:
-        """Check what can be known without data; returns whether there is a network."""
-        hidden = self.hidden if self.hidden is not None else ()
-        if isinstance(hidden, numbers.Integral):
-            raise DataError(f"hidden={hidden}: give a tuple of layer widths, for example (32, 16).")
-        if any(not isinstance(w, numbers.Integral) or w < 1 for w in hidden):
-            raise DataError(f"hidden={hidden!r}: every layer needs a width of at least 1.")
-        if hidden and self.activation not in ACTIVATIONS:
-            raise DataError(f"activation={self.activation!r}: choose one of {sorted(ACTIVATIONS)}.")
-        if self.steps is not None and (
-            not isinstance(self.steps, numbers.Integral) or self.steps < 1
-        ):
-            raise DataError(f"steps={self.steps!r}: give a positive whole number or None.")
-        if self.covariance not in ("auto", "full", "diagonal"):
-            raise DataError(f"covariance={self.covariance!r}: choose 'auto', 'full' or 'diagonal'.")
-        return bool(hidden)
-
-    def _priors(self) -> Priors:
-        priors = Priors() if self.priors is None else self.priors
-        if not isinstance(priors, Priors):
-            raise DataError(f"priors={priors!r}: give a nghvi.priors.Priors.")
-        effects = priors.effects
-        if self.covariance == "diagonal" and isinstance(effects, HuangWand):
-            effects = HalfT(effects.df, effects.scale)
-        diagonal = isinstance(effects, InverseGamma | HalfT)
-        if self.covariance == "full" and diagonal:
-            raise DataError(
-                f"covariance='full' with {effects}: this prior makes the effects independent; use "
-                "HuangWand() or WishartPrecision(scale) for correlated ones."
-            )
-        if self.covariance == "diagonal" and not diagonal:
-            raise DataError(
-                f"covariance='diagonal' with {effects}: use InverseGamma or HalfT as the prior."
-            )
-        return Priors(priors.coef_sd, priors.noise, effects, priors.weight_sd)
-
-    def _response(self, default: str, *, binary: bool, other: str) -> Response:
-        fitting = [name for name, kind in RESPONSES.items() if kind.binary == binary]
-        name = default if self.response == "auto" else self.response
-        if name not in fitting:
-            raise DataError(
-                f"response={self.response!r}: {type(self).__name__} knows "
-                f"{', '.join(map(repr, fitting))}; see {other} for the others."
-            )
-        return RESPONSES[name]()
-
-    def _scaling(
-        self, x: np.ndarray, y: np.ndarray, random: tuple[int, ...], response: Response, deep: bool
-    ) -> Scaling:
-        if not self.standardize:
-            return Scaling.none(x.shape[1])
-        correlated = isinstance(self._priors().effects, HuangWand | WishartPrecision)
-        # A network's first layer has biases of its own: all its inputs are centred.
-        centred = np.full(x.shape[1], True)
-        if not deep:
-            centred = centred_columns(
-                x.shape[1], random, fit_intercept=self.fit_intercept, correlated=correlated
-            )
-        measured = y if response.conjugate else None
-        return Scaling.measure(x, centred, measured, self.fit_intercept or deep)
 
     def _encode(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         if table.group is None:
@@ -234,28 +205,6 @@ class MixedEstimator(BaseEstimator):
             return int(state)
         return int(state.randint(2**31 - 1))
 
-    def _design(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Scaled inputs and group codes of new data; unseen groups get -1."""
-        check_is_fitted(self, "posterior_")
-        table = read_table(X, self.group)
-        if hasattr(self, "feature_names_in_") and table.named:
-            table = tables.align(table, self._inputs)
-        elif table.values.shape[1] != len(self._inputs):
-            raise DataError(
-                f"X has {table.values.shape[1] + (self.group is not None)} features, but "
-                f"{type(self).__name__} is expecting {self.n_features_in_} features as input."
-            )
-        deep = bool(self.hidden)
-        x, _ = add_intercept(table, self.fit_intercept and not deep)
-        codes = np.full(len(x), -1)
-        if table.group is not None:
-            codes = encode_groups(table.group, self.groups_)
-        return self.posterior_.scaling.apply(x), codes
-
-    def _predict_mean(self, X: Any) -> np.ndarray:
-        x, codes = self._design(X)
-        return predictive_mean(self.posterior_, x, codes)
-
     def posterior_draws(self, draws: int = 2000, seed: int = 0) -> dict[str, np.ndarray]:
         """Joint posterior draws on the scale of the data.
 
@@ -263,8 +212,7 @@ class MixedEstimator(BaseEstimator):
         ``effects`` (S, K, r), groups in the order of ``groups_``.
         """
         check_is_fitted(self, "posterior_")
-        if not isinstance(draws, numbers.Integral) or draws < 1:
-            raise DataError(f"draws={draws!r}: give a positive whole number.")
+        check_counts(draws=draws)
         return self.posterior_.draws(int(draws), int(seed))
 
     def summary(self) -> pd.DataFrame:
@@ -296,4 +244,7 @@ class MixedEstimator(BaseEstimator):
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        return table, read_response(y, len(table.values))
+        response = read_response(y, len(table.values))
+        if len(response) == 1:
+            raise DataError("X has one row (n_samples=1): a fit needs more.")
+        return table, response

@@ -7,32 +7,62 @@ from sklearn.base import ClassifierMixin
 
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
+from nghvi.estimators.choices import choose_response
+from nghvi.estimators.predictions import DRAWS
 
 
 class MixedClassifier(ClassifierMixin, MixedEstimator):
     """Mixed model for two classes. Parameters and attributes as in :class:`MixedRegressor`.
 
-    ``response`` is "probit" ("auto" means that); ``classes_`` holds the two labels, the second
-    one counted as 1.
+    ``response`` is "probit" ("auto" means that) or "logit"; ``classes_`` holds the two labels, the
+    second one counted as 1.
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to a table X (group column included) and labels y of two classes."""
-        response = self._response("probit", binary=True, other="MixedRegressor")
+    def fit(self, X: Any, y: Any, counts: Any = None) -> Self:
+        """Fit to a table X (group column included) and labels y of two classes.
+
+        ``counts``: how often each row was observed, if not once. Binomial data are two rows an
+        observation, with successes and failures as counts.
+        """
+        response = choose_response(
+            self.response, "probit", binary=True, owner="MixedClassifier", other="MixedRegressor"
+        )
         table, y = self._read(X, y)
         self.classes_ = np.unique(y)
         if len(self.classes_) != 2:
+            continuous = y.dtype.kind == "f" and (y != np.round(y)).any()
             raise DataError(
-                f"y has {len(self.classes_)} classes ({', '.join(map(str, self.classes_[:5]))}): "
-                "a binary response needs exactly two; for numbers use MixedRegressor."
+                "Only binary classification is supported. "
+                f"y {'is continuous and' if continuous else ''} has {len(self.classes_)} classes "
+                f"({', '.join(map(str, self.classes_[:5]))}): a binary response needs exactly two; "
+                "for numbers use MixedRegressor."
             )
-        return self._fit(X, (y == self.classes_[1]).astype(float), table, response)
+        return self._fit(X, self._response_values(y), table, response, counts)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Posterior predictive probabilities of the two classes."""
-        second = self._predict_mean(X)
+    def predict_proba(
+        self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+    ) -> np.ndarray:
+        """Posterior predictive probabilities of the two classes.
+
+        ``which`` chooses the effects used, as in :meth:`MixedRegressor.predict`.
+        """
+        second = self._predicted(X, which, draws, seed).mean
         return np.column_stack([1 - second, second])
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0) -> Any:
         """The more probable class."""
-        return self.classes_[(self.predict_proba(X)[:, 1] > 0.5).astype(int)]
+        probability = self.predict_proba(X, which, draws, seed)
+        return self.classes_[(probability[:, 1] > 0.5).astype(int)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def _response_values(self, y: np.ndarray) -> np.ndarray:
+        unknown = ~np.isin(y, self.classes_)
+        if unknown.any():
+            raise DataError(
+                f"y holds {y[unknown][0]!r}, which is not a class of the fit ({self.classes_})."
+            )
+        return (y == self.classes_[1]).astype(float)

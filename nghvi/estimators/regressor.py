@@ -1,5 +1,6 @@
 """Regression with random coefficients."""
 
+import numbers
 from typing import Any, Self
 
 import numpy as np
@@ -7,6 +8,9 @@ from sklearn.base import RegressorMixin
 
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
+from nghvi.estimators.choices import choose_response
+from nghvi.estimators.predictions import DRAWS
+from nghvi.posterior import predictive
 
 
 class MixedRegressor(RegressorMixin, MixedEstimator):
@@ -17,6 +21,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     group : column name (or index, for arrays) of the grouping factor; None for no effects.
     hidden : widths of hidden layers; () is a linear mixed model.
     activation : "relu", "tanh" or "silu".
+    trunk : a network of your own instead of ``hidden``: a nghvi.networks.Trunk, an equinox module
+        written for one row, or a pair of functions (init(key), apply(weights, x)).
     random : "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept"
         for linear models, "all" with hidden layers).
     response : "gaussian"; "auto" means that.
@@ -28,6 +34,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     standardize : fit on standardised columns and response; results are reported on the raw scale.
     method : "auto", or a published rule: "ng-hvi", "ng-hvi-printed", "sg-hvi".
     steps : number of steps of a published rule.
+    n_starts : starts of a network, of which the best is kept; "auto" decides by its size.
     latents : "integrate", "sample" or "auto" (integrate).
     importance : correct the draws of small models by importance weights where reliable.
     random_state : seed; None is 0, so results are reproducible by default.
@@ -41,19 +48,59 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     trace_ : one row a step. groups_ : levels of the group. posterior_ : the posterior object.
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to a table X (group column included) and a response y."""
-        response = self._response("gaussian", binary=False, other="MixedClassifier")
+    def fit(self, X: Any, y: Any, counts: Any = None) -> Self:
+        """Fit to a table X (group column included) and a response y.
+
+        ``counts``: how often each row was observed, if not once.
+        """
+        response = choose_response(
+            self.response,
+            "gaussian",
+            binary=False,
+            owner="MixedRegressor",
+            other="MixedClassifier",
+        )
         table, y = self._read(X, y)
+        return self._fit(X, self._response_values(y), table, response, counts)
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        which: str = "known",
+        draws: int = DRAWS,
+        seed: int = 0,
+    ) -> Any:
+        """Posterior predictive mean, and with ``return_std`` the predictive sd as well.
+
+        ``which``: "known" uses the effects of known groups and draws those of unseen groups
+        from the population; "population" does so for all groups; "zero" leaves effects out.
+        """
+        found = self._predicted(X, which, draws, seed)
+        scaling = self.posterior_.scaling
+        mean = scaling.y_centre + scaling.y_scale * found.mean
+        return (mean, scaling.y_scale * found.sd) if return_std else mean
+
+    def predict_interval(
+        self, X: Any, level: float = 0.9, which: str = "known", draws: int = DRAWS, seed: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of the central predictive interval of each row."""
+        if not 0 < level < 1:
+            raise DataError(f"level={level!r}: give a probability between 0 and 1, such as 0.9.")
+        request = self._request(X, which, draws, seed)
+        lower, upper = predictive.interval(self.posterior_, request, level)
+        scaling = self.posterior_.scaling
+        return (
+            scaling.y_centre + scaling.y_scale * lower,
+            scaling.y_centre + scaling.y_scale * upper,
+        )
+
+    def _response_values(self, y: np.ndarray) -> np.ndarray:
+        if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):
+            y = y.astype(float)
         if y.dtype.kind not in "fiub":
             raise DataError(
                 f"y holds {y.dtype} values: a regression needs numbers; for classes use "
                 "MixedClassifier."
             )
-        return self._fit(X, y.astype(float), table, response)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Posterior predictive mean; known groups with their effects, unseen ones without."""
-        mean = self._predict_mean(X)
-        scaling = self.posterior_.scaling
-        return scaling.y_centre + scaling.y_scale * mean
+        return y.astype(float)

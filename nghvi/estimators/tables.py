@@ -10,15 +10,23 @@ from nghvi.posterior.mixed import MixedPosterior
 QUANTILES = {"q5": 0.05, "q50": 0.50, "q95": 0.95}
 
 
-def verdict_sentence(inference: Inference) -> str:
-    """Convergence, and what the draws are."""
+def verdict_sentence(inference: Inference, *, smooth: bool, dead: bool) -> str:
+    """Convergence, and what the draws are.
+
+    A network's many modes always show as a large k-hat: said of smooth models only.
+    """
+    if dead:
+        return (
+            "Failed: all features of the network are constant (it is dead), so only the intercept "
+            "was fitted; try another random_state, more n_starts or activation='silu'."
+        )
     parts = [inference.verdict.sentence]
     if inference.pool.corrected:
         parts.append(
             "Draws are corrected by importance weights towards the exact posterior "
             f"({inference.pool.effective:.0f} effective)."
         )
-    elif np.isfinite(inference.k_hat) and inference.k_hat > 0.7:
+    elif np.isfinite(inference.k_hat) and inference.k_hat > 0.7 and smooth:
         parts.append(
             f"The Gaussian family misses part of the posterior (k-hat {inference.k_hat:.2f})."
         )

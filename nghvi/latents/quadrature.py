@@ -12,6 +12,7 @@ differentiated, which is the implicit derivative.
 """
 
 import itertools
+import math
 
 import equinox as eqx
 import jax
@@ -19,14 +20,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
+from scipy.special import ndtri
+from scipy.stats.qmc import Sobol
 
 from nghvi._linalg import small
 from nghvi._typing import Scalar
 from nghvi.latents.rows import RowProblem, conditional_mode, newton_step
 
+LARGEST_PRODUCT = 3
+"""Effects up to which a product of one-dimensional rules is used."""
+
+
+def num_points(num_nodes: int, r: int) -> int:
+    """Points of :func:`grid`."""
+    return num_nodes**r if r <= LARGEST_PRODUCT else num_nodes
+
 
 def grid(num_nodes: int, r: int) -> tuple[np.ndarray, np.ndarray]:
-    """Product rule for N(0, I_r): nodes (J, r) and log weights plus |x|^2 / 2 (J,)."""
+    """A rule for N(0, I_r): points (J, r) and log weights plus |x|^2 / 2 (J,).
+
+    A product rule with ``num_nodes`` a dimension for few effects; for many, ``num_nodes`` points
+    of a scrambled Sobol sequence with equal weights.
+    """
+    if num_nodes > 1 and r > LARGEST_PRODUCT:
+        uniform = Sobol(r, rng=np.random.default_rng(0)).random_base2(round(math.log2(num_nodes)))
+        points = ndtri(np.clip(uniform, 1e-12, 1 - 1e-12))
+        return points, 0.5 * np.sum(points**2, axis=1) - math.log(len(points))
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     log_weights = np.log(weights / weights.sum())
     points = np.array(list(itertools.product(nodes, repeat=r)))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
@@ -27,8 +28,11 @@ from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
 
 NODES = {1: 7, 2: 5, 3: 5}
-"""Quadrature nodes a dimension by number of random effects; beyond these, Laplace and draws."""
+"""Quadrature nodes a dimension by number of random effects."""
+SOBOL_POINTS = 256
+"""Points in all for more effects than those."""
 LARGEST_GRID = 1500
+CHEAP_GRID = 30
 MOVES = 5
 """Metropolis moves a draw of the effects makes."""
 
@@ -44,6 +48,8 @@ class MixedParams(NamedTuple):
     coef: Float[Array, " q"]
     dispersion: Float[Array, " c"]
     effects: Float[Array, " free"]
+    weight_scale: Float[Array | np.ndarray, " layers"] = np.zeros(0)
+    """Log scale of each layer's weights; empty where their prior is fixed."""
 
 
 class MixedModel(MarginalModel):
@@ -67,16 +73,19 @@ class MixedModel(MarginalModel):
 
     @property
     def nodes(self) -> int:
-        """Quadrature nodes a dimension."""
-        return NODES.get(self.num_effects, 1) if self.num_nodes is None else self.num_nodes
+        """Quadrature nodes a dimension, or Sobol points in all; 1 is Laplace's approximation."""
+        default = NODES.get(self.num_effects, SOBOL_POINTS)
+        return default if self.num_nodes is None else self.num_nodes
 
     @property
     def marginal_is_exact(self) -> bool:
         return self.response.conjugate or self.num_effects == 0 or self.nodes > 1
 
     def refined(self) -> "MixedModel":
-        finer = 2 * self.nodes + 1
-        if self.response.conjugate or self.nodes == 1 or finer**self.num_effects > LARGEST_GRID:
+        many = self.num_effects > quadrature.LARGEST_PRODUCT
+        finer = 2 * self.nodes + (not many)
+        points = quadrature.num_points(finer, self.num_effects)
+        if self.response.conjugate or self.nodes == 1 or points > LARGEST_GRID:
             return self
         return dataclasses.replace(self, num_nodes=finer)
 
@@ -86,8 +95,17 @@ class MixedModel(MarginalModel):
             return data.num_groups * max(self.num_effects, 1) ** 2
         if isinstance(data, Panel):
             return data.counts.size + data.num_groups * self.num_effects**2
-        nodes = 1 if self.response.conjugate else self.nodes**self.num_effects
-        return len(data.y) * max(nodes, self.trunk.num_features)
+        return len(data.y) * max(self._num_points, self.trunk.num_features)
+
+    @property
+    def _num_points(self) -> int:
+        if self.response.conjugate or self.num_effects == 0:
+            return 1
+        return quadrature.num_points(self.nodes, self.num_effects)
+
+    @property
+    def integration_is_cheap(self) -> bool:
+        return self._num_points <= CHEAP_GRID
 
     def init_params(self, key: Key, data: GroupedData) -> MixedParams:
         weights = self.trunk.init_weights(key)
@@ -105,17 +123,20 @@ class MixedModel(MarginalModel):
             dispersion = self.response.start(data.variance)
             unit = jnp.ones(r)
         variances = jnp.clip(0.2 * unit, 1e-8, 1e8)
-        return MixedParams(weights, coef, dispersion, self.priors.effects.start(variances))
+        effects = self.priors.effects.start(variances)
+        return MixedParams(weights, coef, dispersion, effects, jnp.zeros(self._num_scales(weights)))
 
     def log_prior(self, params: MixedParams) -> Scalar:
         """log p(theta), Jacobians included."""
-        leaves = jax.tree.leaves(params.weights)
-        weights = sum((normal_log_density(w, self.priors.weight_sd) for w in leaves), jnp.zeros(()))
+        weights = self.priors.log_weights(params.weights, params.weight_scale)
         coef = normal_log_density(params.coef, self.priors.coef_sd)
         total = weights + coef + self.response.log_prior(params.dispersion, self.priors)
         if self.num_effects == 0:
             return total
         return total + self.priors.effects.log_density(params.effects, self.num_effects)
+
+    def _num_scales(self, weights: PyTree) -> int:
+        return 0 if self.priors.weight_sd is not None else len(jax.tree.leaves(weights))
 
     def precision_factor(self, params: MixedParams) -> Float[Array, "r r"]:
         """Lower triangular L with Omega^-1 = L L'."""
@@ -189,7 +210,7 @@ class MixedModel(MarginalModel):
         lower, problem = self.precision_factor(params), self.row_problem(params, data)
         start = lower.T @ latents.T
         if self.gibbs is None:
-            proposal = metropolis.make_proposal(problem, self.nodes)
+            proposal = metropolis.make_proposal(problem, self._proposal_nodes)
             whitened = metropolis.sample(key, problem, proposal, self._moves, start)
         else:
             whitened = self.response.gibbs(key, problem, start, self.gibbs)
@@ -203,13 +224,17 @@ class MixedModel(MarginalModel):
         if self.response.conjugate:
             return conjugate.sample(key, self.conditional(params, data))
         problem = self.row_problem(params, data)
-        proposal = metropolis.make_proposal(problem, self.nodes)
+        proposal = metropolis.make_proposal(problem, self._proposal_nodes)
         return conjugate.colour(metropolis.sample(key, problem, proposal, self._moves), lower)
 
     @property
     def _moves(self) -> int:
         # Laplace's moments are farther off than quadrature's: more moves to forget them.
-        return MOVES if self.nodes > 1 else 5 * MOVES
+        return MOVES if self._proposal_nodes > 1 else 5 * MOVES
+
+    @property
+    def _proposal_nodes(self) -> int:
+        return self.nodes if self.num_effects <= quadrature.LARGEST_PRODUCT else 1
 
     def effect_moments(
         self, key: Key, params: MixedParams, data: GroupedData
@@ -236,7 +261,15 @@ def prepare(model: MixedModel, rows: Rows) -> GroupedData:
 
 
 def published_start(model: MixedModel, data: GroupedData, seed: int) -> Array:
-    """The authors' start: random weights with zero biases, everything else 0.01."""
+    """The authors' start: random weights with zero biases, everything else 0.01.
+
+    Their weights are uniform up to sqrt(6) / (n_in + n_out), not up to the root of the ratio.
+    """
     params = model.init_params(jax.random.key(seed), data)
+
+    def narrow(w: Array) -> Array:
+        fan_out, fan_in = w.shape[0], w.shape[1] - 1
+        return w * jnp.sqrt(fan_in) / (fan_in + fan_out)
+
     rest = jax.tree.map(lambda x: jnp.full_like(x, 0.01), params)
-    return ravel_pytree(rest._replace(weights=params.weights))[0]
+    return ravel_pytree(rest._replace(weights=jax.tree.map(narrow, params.weights)))[0]

@@ -35,6 +35,13 @@ class MixedPosterior(NamedTuple):
     inference: Inference
     scaling: Scaling
     names: Named
+    added: tuple[Data, ...] = ()
+    """Groups conditioned on after the fit, in the order in which they were added."""
+
+    @property
+    def parts(self) -> tuple[Data, ...]:
+        """The data of all known groups."""
+        return (self.data, *self.added)
 
     @property
     def model(self) -> MixedModel:
@@ -56,6 +63,14 @@ class MixedPosterior(NamedTuple):
             self.scaling.back(random),
         )
 
+    def features_are_constant(self) -> bool:
+        """Whether the network gives every row the same features (at the centre of q)."""
+        if isinstance(self.model.trunk, Identity):
+            return False
+        params = params_at(self.model, self.data, self.inference.q.centre)
+        features = np.asarray(self.model.features(params, self.data.x[:1000]))
+        return bool(np.ptp(features, axis=0).max() < 1e-12)
+
     def globals_at(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """coef, noise_var and effects_cov at each row of theta, raw scale."""
         params: MixedParams = unravel_draws(self.model, self.data, theta)
@@ -75,9 +90,13 @@ class MixedPosterior(NamedTuple):
     def draws(self, number: int, seed: int) -> dict[str, np.ndarray]:
         """Joint draws of globals and effects."""
         theta = self.inference.pool.resample(number, np.random.default_rng(seed))
-        keys = jax.random.split(jax.random.key(seed), number)
-        effects = np.asarray(_draw_effects(self.model, self.data, keys, jnp.asarray(theta)))
-        return {**self.globals_at(theta), "effects": effects @ self.maps()[1].T}
+        keys = jax.random.split(jax.random.key(seed), (len(self.parts), number))
+        effects = [
+            np.asarray(_draw_effects(self.model, part, key, jnp.asarray(theta)))
+            for part, key in zip(self.parts, keys, strict=True)
+        ]
+        joined = np.concatenate(effects, axis=1) @ self.maps()[1].T
+        return {**self.globals_at(theta), "effects": joined}
 
     def effect_moments(self, most: int = 2000) -> tuple[np.ndarray, np.ndarray]:
         """Posterior mean and sd of every effect, (K, r) each, on the raw scale.
@@ -89,10 +108,11 @@ class MixedPosterior(NamedTuple):
             min(most, self._affordable()), np.random.default_rng(0)
         )
         keys = jax.random.split(jax.random.key(0), len(theta))
-        averages = _average_moments(
-            self.model, self.data, keys, jnp.asarray(theta), jnp.asarray(self.maps()[1])
-        )
-        mean, square = (np.asarray(a) for a in averages)
+        averages = [
+            _average_moments(self.model, p, keys, jnp.asarray(theta), jnp.asarray(self.maps()[1]))
+            for p in self.parts
+        ]
+        mean, square = (np.concatenate(a) for a in zip(*averages, strict=True))
         return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
 
     def _affordable(self) -> int:

@@ -1,70 +1,273 @@
-"""Posterior predictions for known groups and for groups never seen.
+"""Posterior predictions for known groups, for groups never seen, and without effects.
 
-Known group: theta from the posterior, effects from their conditional given the training data.
-Unseen group: effects from the population N(0, Omega).
+A draw theta_j of the posterior makes the linear predictor of a row with features h normal::
+
+    known group     N(h'(beta + m_k), z'V_k z)     m_k, V_k: conditional moments given the data
+    unseen group    N(h'beta, z'Omega z)           its effects come from the population
+    zero            h'beta                         no effects at all
+
+The predictive distribution is the mixture over j. Where the conditional is not normal, effects
+are drawn instead: the variance is 0 and the draw is in the location.
 """
+
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+from scipy.special import ndtri
 
-from nghvi._typing import Data
+from nghvi._typing import Data, Key
+from nghvi.latents import conjugate
+from nghvi.latents.rows import whiten_design
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.posterior.mixed import MixedPosterior, params_at
 
+ROWS_AT_ONCE = 20_000
+"""Rows whose groups' covariances are looked up together; bounds memory."""
+NUMBERS_AT_ONCE = 4e7
+BISECTIONS = 26
+"""From 40 sds to less than a millionth of one."""
 
-def predictive_mean(
-    posterior: MixedPosterior, x: np.ndarray, codes: np.ndarray, draws: int = 1000
-) -> Float[np.ndarray, " n"]:
-    """E[y | x, group, data] on the fitted scale; code -1 is an unseen group."""
-    theta = posterior.inference.pool.resample(draws, np.random.default_rng(1))
-    keys = jax.random.split(jax.random.key(1), draws)
-    return np.asarray(
-        _average_mean(
-            posterior.model,
-            posterior.data,
-            keys,
-            jnp.asarray(theta),
-            jnp.asarray(x),
-            jnp.asarray(codes),
-        )
-    )
+
+class Request(NamedTuple):
+    """Rows to predict, on the fitted scale."""
+
+    x: Float[np.ndarray, "n d"]
+    codes: Int[np.ndarray, " n"]
+    """Position of the row's group among the known ones; beyond them, one number an unseen group."""
+    effects: bool
+    """Whether to predict with effects at all."""
+    draws: int
+    seed: int
+
+    def rows(self, start: int, stop: int) -> "Request":
+        """Some of the rows, their number padded so that few programs are compiled."""
+        x, codes = self.x[start:stop], self.codes[start:stop]
+        more = _padded(len(x)) - len(x)
+        filled = np.concatenate([x, np.repeat(x[:1], more, axis=0)])
+        return self._replace(x=filled, codes=np.concatenate([codes, np.repeat(codes[:1], more)]))
+
+
+Draw = tuple[Key, Float[Array, "*s m"], Float[Array, "*s"]]
+
+
+class Inputs(NamedTuple):
+    """What the compiled programs read; draws of theta have a leading axis."""
+
+    model: MixedModel
+    parts: tuple[Data, ...]
+    keys: Key
+    theta: Float[Array, "s m"]
+    standard: Float[Array, " s"]
+    """One standard normal a draw, stratified: an unseen group's effect, in units of its sd."""
+    x: Float[Array, "n d"]
+    codes: Int[Array, " n"]
+
+    @staticmethod
+    def of(posterior: MixedPosterior, request: Request) -> "Inputs":
+        """Draws of theta for a request."""
+        rng = np.random.default_rng(request.seed)
+        theta = posterior.inference.pool.resample(request.draws, rng)
+        keys = jax.random.split(jax.random.key(request.seed), request.draws)
+        standard = ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
+        arrays = (jnp.asarray(a) for a in (theta, standard, request.x, request.codes))
+        return Inputs(posterior.model, posterior.parts, keys, *arrays)
+
+    @property
+    def draws(self) -> "Draw":
+        """What to map over."""
+        return self.keys, self.theta, self.standard
+
+
+class Predicted(NamedTuple):
+    """Moments of the predictive distribution of each row, on the fitted scale."""
+
+    mean: Float[np.ndarray, " n"]
+    sd: Float[np.ndarray, " n"]
+    log_density: Float[np.ndarray, " n"]
+    """Log predictive density at y; of no meaning without one."""
+
+
+def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = None) -> Predicted:
+    """Predictive moments, and densities at y."""
+    n = len(request.x)
+    padded = request.rows(0, n)
+    observed = np.zeros(n) if y is None else y
+    observed = np.concatenate([observed, np.repeat(observed[:1], len(padded.x) - n)])
+    parts = _accumulate(Inputs.of(posterior, padded), jnp.asarray(observed), request.effects)
+    return Predicted(*(np.asarray(p)[:n] for p in parts))
+
+
+def interval(
+    posterior: MixedPosterior, request: Request, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Central predictive interval of each row: quantiles of the mixture, not of draws."""
+    tails = jnp.array([0.5 - level / 2, 0.5 + level / 2])
+    step = max(1, int(NUMBERS_AT_ONCE // request.draws))
+    ends = []
+    for start in range(0, len(request.x), step):
+        stop = min(start + step, len(request.x))
+        inputs = Inputs.of(posterior, request.rows(start, stop))
+        ends.append(np.asarray(_quantiles(inputs, tails, request.effects))[:, : stop - start])
+    lower, upper = np.concatenate(ends, axis=1)
+    return lower, upper
+
+
+def sample(posterior: MixedPosterior, request: Request) -> Float[np.ndarray, "s n"]:
+    """Joint predictive draws: one theta and one set of effects a draw, shared within groups."""
+    return _joint_draws(posterior, request, noise=True)
+
+
+def predictor_draws(posterior: MixedPosterior, request: Request) -> Float[np.ndarray, "s n"]:
+    """Joint draws of every row's mean response, theta and effects as in :func:`sample`."""
+    return _joint_draws(posterior, request, noise=False)
+
+
+def _joint_draws(
+    posterior: MixedPosterior, request: Request, *, noise: bool
+) -> Float[np.ndarray, "s n"]:
+    n = len(request.x)
+    inputs = Inputs.of(posterior, request.rows(0, n))
+    # One more than the codes ask for at most, rounded: effects of groups never seen.
+    new = _padded(int(request.codes.max(initial=0)) + 1 - len(posterior.names.groups) + 1)
+    return np.asarray(_draw(inputs, request.effects, max(new, 1), noise))[:, :n]
+
+
+def _padded(n: int) -> int:
+    """The next of a sequence of sizes that grows by an eighth."""
+    unit = 2 ** max((max(n, 1)).bit_length() - 4, 0)
+    return -(-n // unit) * unit
 
 
 @eqx.filter_jit
-def _average_mean(
-    model: MixedModel, data: Data, keys: Array, theta: Array, x: Array, codes: Array
-) -> Array:
-    def add(total: Array, draw: tuple[Array, Array]) -> tuple[Array, None]:
-        params = params_at(model, data, draw[1])
-        h = model.features(params, x)
-        fixed, design = h @ params.coef, model.design(h)
-        if model.num_effects == 0:
-            eta = fixed
-        else:
-            eta = fixed + _effects_part(model, data, draw[0], params, design, codes)
-        return total + model.response.mean(eta, params.dispersion), None
+def _accumulate(inputs: Inputs, y: Array, effects: bool) -> tuple[Array, Array, Array]:
+    """Mean, sd and log density over draws, without storing draws."""
+    response = inputs.model.response
 
-    total, _ = jax.lax.scan(add, jnp.zeros(x.shape[0]), (keys, theta))
-    return total / theta.shape[0]
+    def add(total: tuple, step: tuple[Array, Draw]) -> tuple[tuple, None]:
+        number, draw = step
+        location, variance, dispersion = _predictor(inputs, draw, effects)
+        mean, spread = response.moments(location, variance, dispersion)
+        density = response.log_predictive(y, location, variance, dispersion)
+        # Welford's update: nothing cancels if the mean is large against its own variation.
+        average, square, log_sum = total
+        moved = average + (mean - average) / number
+        square = square + spread + (mean - average) * (mean - moved)
+        return (moved, square, jnp.logaddexp(log_sum, density)), None
+
+    zero, number = jnp.zeros(len(inputs.x)), len(inputs.theta)
+    steps = (jnp.arange(1.0, number + 1), inputs.draws)
+    (mean, square, log_sum), _ = jax.lax.scan(add, (zero, zero, zero - jnp.inf), steps)
+    return mean, jnp.sqrt(square / number), log_sum - jnp.log(number)
 
 
-def _effects_part(
-    model: MixedModel, data: Data, key: Array, params: MixedParams, design: Array, codes: Array
-) -> Array:
-    if model.response.conjugate:
-        # eta enters the mean linearly: conditional means do, and an unseen group's is zero.
-        effects, _ = model.effect_moments(key, params, data)
-        known = data.in_original_order(effects)
-        return jnp.where(codes < 0, 0.0, jnp.sum(design * known[codes], axis=1))
-    known_key, new_key = jax.random.split(key)
-    known = data.in_original_order(model.draw_effects(known_key, params, data))
-    # One direction suffices: the predictor of an unseen group has variance h' Omega h.
-    spread = jnp.sqrt(
-        jnp.sum(solve_triangular(model.precision_factor(params), design.T, lower=True) ** 2, axis=0)
+@eqx.filter_jit
+def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l n"]:
+    """Quantiles of each row's mixture by bisection."""
+    response = inputs.model.response
+    location, variance, dispersion = jax.lax.map(
+        lambda draw: _predictor(inputs, draw, effects), inputs.draws
     )
-    new = spread * jax.random.normal(new_key, codes.shape)
-    return jnp.where(codes < 0, new, jnp.sum(design * known[codes], axis=1))
+    mean, spread = jax.vmap(response.moments)(location, variance, dispersion)
+    reach = 20 * jnp.sqrt(jnp.max(spread, axis=0))
+    ends = jnp.min(mean, axis=0) - reach, jnp.max(mean, axis=0) + reach
+
+    def find(level: Array) -> Array:
+        def halve(i: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            middle = 0.5 * (ends[0] + ends[1])
+            each = jax.vmap(lambda *part: response.cdf(middle, *part))
+            below = jnp.mean(each(location, variance, dispersion), axis=0) < level
+            return jnp.where(below, middle, ends[0]), jnp.where(below, ends[1], middle)
+
+        low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
+        return 0.5 * (low + high)
+
+    return jax.lax.map(find, levels)
+
+
+@eqx.filter_jit
+def _draw(inputs: Inputs, effects: bool, num_new: int, noise: bool) -> Float[Array, "s n"]:
+    """Responses, or without noise their means, for every draw of theta and the effects."""
+    model = inputs.model
+
+    def one(draw: tuple[Array, Array]) -> Array:
+        params = params_at(model, inputs.parts[0], draw[1])
+        key_effects, key_new, key_noise = jax.random.split(draw[0], 3)
+        h = model.features(params, inputs.x)
+        eta = h @ params.coef
+        if effects and model.num_effects:
+            new = _population(model, params, key_new, num_new)
+            table = jnp.concatenate([_drawn(model, inputs.parts, key_effects, params), new])
+            eta = eta + jnp.sum(model.design(h) * table[inputs.codes], axis=1)
+        if not noise:
+            return model.response.mean(eta, params.dispersion)
+        return model.response.sample(key_noise, eta, params.dispersion)
+
+    return jax.lax.map(one, (inputs.keys, inputs.theta))
+
+
+def _predictor(
+    inputs: Inputs, draw: Draw, effects: bool
+) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " c"]]:
+    """Location and variance of the linear predictor of every row given theta; dispersion."""
+    model, parts, codes = inputs.model, inputs.parts, inputs.codes
+    key, theta, standard = draw
+    params: MixedParams = params_at(model, parts[0], theta)
+    h = model.features(params, inputs.x)
+    fixed, design = h @ params.coef, model.design(h)
+    if not effects or model.num_effects == 0:
+        return fixed, jnp.zeros_like(fixed), params.dispersion
+    white = whiten_design(design, model.precision_factor(params))
+    population = jnp.sum(white**2, axis=1)
+    num_known = sum(part.num_groups for part in parts)
+    known = codes < num_known
+    position = jnp.minimum(codes, num_known - 1)
+    if model.response.conjugate:
+        mean, covariance = _conditional(model, parts, params)
+
+        def variance_of(row: tuple[Array, Array]) -> Array:
+            return row[0] @ covariance[row[1]] @ row[0]
+
+        variance = jax.lax.map(variance_of, (design, position), batch_size=ROWS_AT_ONCE)
+        location = fixed + jnp.where(known, jnp.sum(design * mean[position], axis=1), 0.0)
+        return location, jnp.where(known, variance, population), params.dispersion
+    drawn = _drawn(model, parts, key, params)
+    # One direction suffices: an unseen group's predictor has variance z' Omega z. It is the same
+    # in all rows, so that a row's prediction does not depend on the others.
+    new = jnp.sqrt(population) * standard
+    effect = jnp.where(known, jnp.sum(design * drawn[position], axis=1), new)
+    return fixed + effect, jnp.zeros_like(fixed), params.dispersion
+
+
+def _conditional(
+    model: MixedModel, parts: tuple[Data, ...], params: MixedParams
+) -> tuple[Float[Array, "k r"], Float[Array, "k r r"]]:
+    """Conditional means and covariances of all groups, original order."""
+    means, covariances = [], []
+    for part in parts:
+        mean, covariance = conjugate.moments(model.conditional(params, part))
+        means.append(part.in_original_order(mean))
+        covariances.append(part.in_original_order(jnp.moveaxis(covariance, -1, 0)))
+    return jnp.concatenate(means), jnp.concatenate(covariances)
+
+
+def _drawn(
+    model: MixedModel, parts: tuple[Data, ...], key: Key, params: MixedParams
+) -> Float[Array, "k r"]:
+    """Effects of all known groups, original order."""
+    keys = jax.random.split(key, len(parts))
+    drawn = [model.draw_effects(k, params, part) for k, part in zip(keys, parts, strict=True)]
+    return jnp.concatenate(
+        [part.in_original_order(d) for part, d in zip(parts, drawn, strict=True)]
+    )
+
+
+def _population(
+    model: MixedModel, params: MixedParams, key: Key, number: int
+) -> Float[Array, "k r"]:
+    white = jax.random.normal(key, (model.num_effects, number))
+    return solve_triangular(model.precision_factor(params), white, lower=True, trans=1).T

@@ -24,18 +24,22 @@ class Scaling(NamedTuple):
 
     @staticmethod
     def measure(
-        x: np.ndarray, centred: np.ndarray, y: np.ndarray | None, centre_y: bool
+        x: np.ndarray,
+        centred: np.ndarray,
+        y: np.ndarray | None,
+        centre_y: bool,
+        weight: np.ndarray | None = None,
     ) -> "Scaling":
         """Root mean squares about the centre (0 where a column is not to be centred).
 
-        ``y=None`` leaves the response as it is.
+        ``y=None`` leaves the response as it is; ``weight``: how often each row was observed.
         """
-        centre = np.where(centred, x.mean(axis=0), 0.0)
-        scale = _root_mean_square(x - centre)
+        centre = np.where(centred, np.average(x, axis=0, weights=weight), 0.0)
+        scale = _root_mean_square(x - centre, weight)
         if y is None:
             return Scaling(centre, scale, 0.0, 1.0)
-        y_centre = float(y.mean()) if centre_y else 0.0
-        return Scaling(centre, scale, y_centre, float(_root_mean_square(y - y_centre)))
+        y_centre = float(np.average(y, weights=weight)) if centre_y else 0.0
+        return Scaling(centre, scale, y_centre, float(_root_mean_square(y - y_centre, weight)))
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Scaled columns."""
@@ -54,7 +58,7 @@ class Scaling(NamedTuple):
         return matrix
 
 
-def _root_mean_square(values: np.ndarray) -> np.ndarray:
+def _root_mean_square(values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Over rows; 1 where all values vanish."""
-    size = np.sqrt(np.mean(values**2, axis=0))
+    size = np.sqrt(np.average(values**2, axis=0, weights=weight))
     return np.where(size > 0, size, 1.0)

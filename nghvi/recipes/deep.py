@@ -1,11 +1,16 @@
 """Recipe for networks and other posteriors without one clear mode.
 
-Explore from a random start with small variances by Adam in fixed units, then polish in units of
-the current posterior sd, both on the factor Gaussian with decaying steps and tail averages; where
-m allows, finish with natural gradient steps of the full covariance Gaussian.
+    climb     Adam to a mode, from several random starts; the best goes on
+    explore   Adam on the factor Gaussian in fixed units from small variances: leaves poor modes
+    polish    Adam in units of the current posterior sd, with decaying steps
+
+each ending with an average of its last tenth. A Gaussian started away from a mode stays with a
+network too simple for the data, since noisy weights make complexity look costly; one that is
+only polished stays at the first mode. The verdict says "settled": such a posterior has many
+modes, and the result describes one of them.
 """
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,88 +18,142 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from nghvi._core.direction import NaturalGradient, ScaledGradient
-from nghvi._core.draws import AntitheticDraws, IndependentDraws
-from nghvi._core.hybrid import HybridVI
-from nghvi._core.model import LatentModel
+from nghvi._core.direction import ScaledGradient
+from nghvi._core.draws import IndependentDraws
+from nghvi._core.fit import fit
+from nghvi._core.hybrid import HybridVI, Info
+from nghvi._core.model import LatentModel, initial_theta
 from nghvi._core.score import Score
-from nghvi._core.step_rules import adam_rule, constant_then_linear
+from nghvi._core.step_rules import Adam
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
-from nghvi.recipes.run import Recipe, Stage, Traces
+from nghvi.recipes.run import Begin, Judge, Recipe, Stage, Traces
 from nghvi.recipes.verdict import Verdict
-from nghvi.variational.cholesky import CholeskyGaussian
 from nghvi.variational.factor import FactorGaussian
+from nghvi.variational.point import Point
 
-EXPLORE, POLISH, FINISH = 1000, 1000, 48
-LARGEST_FULL = 300
+STEPS = 1800
+SHARES = {"climb": 300 / 1800, "explore": 800 / 1800, "polish": 700 / 1800}
+STARTS = 3
+RANK = 3
+ENCORES = 2
+"""Further polishing where the ELBO still rises."""
+CHUNK = 50
+
+
+class Lengths(NamedTuple):
+    """Steps of each stage."""
+
+    climb: int
+    explore: int
+    polish: int
+
+    @staticmethod
+    def of(steps: int) -> "Lengths":
+        """Divide a budget; every stage gets a step."""
+        return Lengths(*(max(1, round(share * steps)) for share in SHARES.values()))
 
 
 def starting_sd(params: Params) -> Float[Array, " m"]:
-    """0.25 / sqrt(fan-in) for weight matrices, 0.1 for everything else."""
+    """0.12 / sqrt(fan-in) for weight matrices, 0.05 for everything else."""
 
     def leaf_sd(leaf: Array) -> Array:
-        return jnp.full(leaf.shape, 0.25 / np.sqrt(leaf.shape[-1]) if leaf.ndim > 1 else 0.1)
+        return jnp.full(leaf.shape, 0.125 / np.sqrt(leaf.shape[-1]) if leaf.ndim > 1 else 0.05)
 
     return ravel_pytree(jax.tree.map(leaf_sd, params))[0]
 
 
-def deep_recipe(score: Score, dim: int, unit: Float[Array, " m"], rank: int | None) -> Recipe:
-    """The recipe for ``dim`` parameters started with standard deviations ``unit``."""
-    # Adam moves mean and loadings by 0.5 unit a step at first, log scales by 0.05.
-    explore = HybridVI(
-        IndependentDraws(1), score, ScaledGradient(10 * unit), adam_rule(0.05, EXPLORE, 0.5)
-    )
-    polish = HybridVI(IndependentDraws(1), score, ScaledGradient(), adam_rule(0.02, POLISH, 0.3))
-    factors = 3 if rank is None else rank
+def deep_recipe(
+    score: Score, unit: Float[Array, " m"], rank: int, steps: int | None, num_starts: int
+) -> Recipe:
+    """The recipe with small starting standard deviations ``unit``.
+
+    ``steps`` of one start in all; None polishes again until the ELBO has settled.
+    """
+    lengths = Lengths.of(STEPS if steps is None else steps)
+
+    def adam(direction: ScaledGradient, length: float, num_steps: int, hold: float) -> HybridVI:
+        return HybridVI(IndependentDraws(1), score, direction, Adam(length, num_steps, hold))
+
+    # Adam moves a coordinate by about length x unit a step; log scales by the length itself.
+    climb = adam(ScaledGradient(20 * unit), 0.05, lengths.climb, 0.0)
+    explore = adam(ScaledGradient(10 * unit), 0.05, lengths.explore, 0.3)
+    polish = adam(ScaledGradient(unit, 1.0), 0.02, lengths.polish, 0.2)
 
     def begin(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
-        start = ravel_pytree(model.init_params(key, data))[0]
-        return FactorGaussian.start(start, unit, factors, 0.01 * unit[:, None])
+        ends = [_climb(k, climb, model, data, lengths) for k in jax.random.split(key, num_starts)]
+        start = max(ends, key=lambda end: end[1])[0]
+        return FactorGaussian.start(start, unit, rank, 0.01 * unit[:, None])
 
     def carry_on(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
         return cast(Variational, q)
 
-    def widen(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
-        factor = cast(FactorGaussian, q)
-        root = jnp.concatenate([factor.loadings, jnp.diag(factor.scale)], axis=1)
-        return CholeskyGaussian.from_covariance_factor(factor.mean, root)
+    def stage(name: str, first: Begin, algorithm: HybridVI, num_steps: int) -> Stage:
+        return Stage(name, first, algorithm, num_steps, CHUNK, max(1, num_steps // 10))
 
     stages = [
-        Stage("explore", begin, explore, EXPLORE, 100, EXPLORE // 10),
-        Stage("polish", carry_on, polish, POLISH, 100, POLISH // 10),
+        stage("explore", begin, explore, lengths.explore),
+        stage("polish", carry_on, polish, lengths.polish),
     ]
-    if rank is None and dim <= LARGEST_FULL:
-        finish = HybridVI(
-            AntitheticDraws(max(dim // 4, 1)),
-            score,
-            NaturalGradient(0.0),
-            constant_then_linear(0.15, FINISH),
-        )
-        stages.append(Stage("full covariance", widen, finish, FINISH, 12))
-    return Recipe("deep", tuple(stages), _settled(dim))
+    if steps is None:
+        again = stages[-1]._replace(needed=lambda traces: not _settled(traces[-1][1], unit.size))
+        stages += [again._replace(name=f"polish {n}") for n in range(2, 2 + ENCORES)]
+    return Recipe("deep", tuple(stages), judge_settled(num_starts))
 
 
-def _settled(dim: int):  # type: ignore[no-untyped-def]
-    """Settled: the noisy ELBO no longer moves by more than its noise."""
+def _climb(
+    key: Key, algorithm: HybridVI, model: LatentModel, data: Data, lengths: Lengths
+) -> tuple[Float[Array, " m"], float]:
+    """The end of one climb and how high it is."""
+    start = Point(initial_theta(key, model, data))
+    end = fit(key, algorithm, model, data, start, num_steps=lengths.climb, chunk=CHUNK)
+    last = np.asarray(cast(Info, end.trace).log_target)[-max(1, lengths.climb // 10) :]
+    height = float(np.mean(last))
+    return end.q.mean, height if np.isfinite(height) else -np.inf
+
+
+def judge_settled(num_starts: int) -> Judge:
+    """Settled: the noisy ELBO of the last stage no longer moves by more than its noise."""
 
     def decide(key: Key, model: LatentModel, data: Data, q: Variational, traces: Traces) -> Verdict:
         name, last = traces[-1]
         elbo = np.asarray(last.log_target) - np.asarray(last.log_q)
-        half, quarter = np.array_split(elbo, 4)[2], np.array_split(elbo, 4)[3]
-        change = float(quarter.mean() - half.mean())
-        noise = float(np.hypot(_se(half), _se(quarter)))
-        if not np.isfinite(elbo[-1]):
-            return Verdict(False, "Not converged: the ELBO is not finite; rescale the inputs.")
-        if abs(change) > 2 * noise + 0.01 * dim:
+        rejected = int(sum(np.sum(trace.rejected) for _, trace in traces))
+        if not np.isfinite(elbo).all() or np.asarray(last.rejected)[-10:].any():
             return Verdict(
                 False,
-                f"Not converged: the ELBO still moved by {change:.1f} nats in the last quarter of "
-                f"stage '{name}'; take more steps.",
+                f"Failed: {rejected} steps led to numbers that are not finite and were not taken; "
+                "the result is the last good state. Standardise the inputs, look for outliers, or "
+                "use fewer layers.",
             )
-        return Verdict(True, f"Settled: the ELBO moved by {change:.2f} nats in the last quarter.")
+        change = _change(last)[0]
+        if not _settled(last, q.dim):
+            return Verdict(
+                False,
+                f"Not settled: the ELBO still rose by {change:.1f} nats in the last quarter of "
+                f"stage '{name}'; take more steps (steps=).",
+            )
+        return Verdict(
+            True,
+            f"Settled: the ELBO moved by {change:.1f} nats in the last quarter. A network's "
+            f"posterior has many modes; this is the best of {num_starts} starts.",
+        )
 
     return decide
+
+
+def _settled(trace: Info, dim: int) -> bool:
+    change, noise = _change(trace)
+    return change <= 2 * noise + 0.01 * dim
+
+
+def _change(trace: Info) -> tuple[float, float]:
+    """Rise of the noisy ELBO from the third to the last quarter of a stage, and its noise."""
+    elbo = np.asarray(trace.log_target) - np.asarray(trace.log_q)
+    third, quarter = np.array_split(elbo, 4)[2:]
+    if third.size < 2:
+        return float("nan"), 0.0
+    return float(quarter.mean() - third.mean()), float(np.hypot(_se(third), _se(quarter)))
 
 
 def _se(values: np.ndarray) -> float:

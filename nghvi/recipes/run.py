@@ -33,6 +33,8 @@ class Stage(NamedTuple):
     average_last: int = 0
     stop: Stop = lambda step, trace: False
     """Read after every chunk; True means the stage has reached what it is for."""
+    needed: Callable[[Traces], bool] = lambda traces: True
+    """Whether to run it at all, after the stages before it."""
 
 
 class Recipe(NamedTuple):
@@ -70,7 +72,6 @@ def run(
     key: Key,
     model: LatentModel,
     data: Data,
-    *,
     progress: Progress | None = None,
     resume: Position | None = None,
 ) -> Run:
@@ -80,6 +81,8 @@ def run(
     q, done = at.q, list(at.done)
     for index in range(at.stage, len(recipe.stages)):
         stage, stage_key = recipe.stages[index], jax.random.fold_in(key, index)
+        if not stage.needed(_traces(done)):
+            continue
         current = at.current if index == at.stage else None
         begin = current.state.q if current else stage.begin(stage_key, model, data, q)
         if stage.algorithm is None:

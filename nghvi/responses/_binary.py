@@ -28,3 +28,7 @@ class Binary(Response):
 
     def start(self, variance: Scalar) -> Array:
         return jnp.zeros(0)
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        probability = self.mean(location, dispersion)
+        return probability, probability * (1 - probability)

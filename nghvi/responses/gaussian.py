@@ -5,6 +5,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr
 from jaxtyping import Array
 
 from nghvi._core.response import Response, ResponseError
@@ -44,3 +45,15 @@ class Gaussian(Response):
 
     def mean(self, eta: Array, dispersion: Array) -> Array:
         return eta
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        return location, variance + jnp.exp(dispersion[0])
+
+    def log_predictive(
+        self, y: Array, location: Array, variance: Array, dispersion: Array
+    ) -> Array:
+        total = jnp.log(variance + jnp.exp(dispersion[0]))
+        return self.log_prob(y, location, total[None])
+
+    def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        return ndtr((y - location) / jnp.sqrt(variance + jnp.exp(dispersion[0])))

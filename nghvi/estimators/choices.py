@@ -1,0 +1,107 @@
+"""From an estimator's settings to the parts of a model; every complaint names the setting."""
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from nghvi._core.response import Response
+from nghvi.data.frame import DataError
+from nghvi.estimators.design import centred_columns
+from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk, as_trunk
+from nghvi.posterior.scaling import Scaling
+from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+from nghvi.responses import RESPONSES
+
+COVARIANCES = ("auto", "full", "diagonal")
+
+
+def check_counts(**settings: Any) -> None:
+    """Settings that are None, "auto" or a positive whole number."""
+    for name, value in settings.items():
+        if value is None or (isinstance(value, str) and value == "auto"):
+            continue
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+            raise DataError(f"{name}={value!r}: give a positive whole number or leave it out.")
+
+
+def is_deep(hidden: Any, trunk: Any) -> bool:
+    """Whether there is a network; checks the layer widths."""
+    hidden = () if hidden is None else hidden
+    if isinstance(hidden, numbers.Integral):
+        raise DataError(f"hidden={hidden}: give a tuple of layer widths, for example (32, 16).")
+    if any(isinstance(w, bool) or not isinstance(w, numbers.Integral) or w < 1 for w in hidden):
+        raise DataError(f"hidden={hidden!r}: every layer needs a width of at least 1.")
+    if trunk is not None and hidden:
+        raise DataError("give hidden (layer widths) or trunk (a network of your own), not both.")
+    return bool(hidden) or trunk is not None
+
+
+def choose_trunk(num_inputs: int, hidden: Any, activation: str, trunk: Any) -> Trunk:
+    """The network, or the columns themselves."""
+    if trunk is not None:
+        try:
+            return as_trunk(trunk, num_inputs)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"trunk={trunk!r}: {error}") from error
+    if not hidden:
+        return Identity(num_inputs)
+    if activation not in ACTIVATIONS:
+        raise DataError(f"activation={activation!r}: choose one of {sorted(ACTIVATIONS)}.")
+    return Perceptron(num_inputs, tuple(int(w) for w in hidden), activation)
+
+
+def choose_priors(priors: Any, covariance: str) -> Priors:
+    """The priors, with a covariance structure that agrees with them."""
+    if covariance not in COVARIANCES:
+        raise DataError(f"covariance={covariance!r}: choose 'auto', 'full' or 'diagonal'.")
+    priors = Priors() if priors is None else priors
+    if not isinstance(priors, Priors):
+        raise DataError(f"priors={priors!r}: give a nghvi.priors.Priors.")
+    effects = priors.effects
+    if covariance == "diagonal" and isinstance(effects, HuangWand):
+        effects = HalfT(effects.df, effects.scale)
+    diagonal = isinstance(effects, InverseGamma | HalfT)
+    if covariance == "full" and diagonal:
+        raise DataError(
+            f"covariance='full' with {effects}: this prior makes the effects independent; use "
+            "HuangWand() or WishartPrecision(scale) for correlated ones."
+        )
+    if covariance == "diagonal" and not diagonal:
+        raise DataError(
+            f"covariance='diagonal' with {effects}: use InverseGamma or HalfT as the prior."
+        )
+    return Priors(priors.coef_sd, priors.noise, effects, priors.weight_sd)
+
+
+def choose_response(name: str, default: str, *, binary: bool, owner: str, other: str) -> Response:
+    """The response by name, if it is of the right kind."""
+    fitting = [known for known, kind in RESPONSES.items() if kind.binary == binary]
+    chosen = default if name == "auto" else name
+    if chosen not in fitting:
+        raise DataError(
+            f"response={name!r}: {owner} knows {', '.join(map(repr, fitting))}; see {other} for "
+            "the others."
+        )
+    return RESPONSES[chosen]()
+
+
+def choose_scaling(
+    x: np.ndarray,
+    y: np.ndarray | None,
+    weight: np.ndarray | None,
+    random: tuple[int, ...],
+    priors: Priors,
+    *,
+    fit_intercept: bool,
+    deep: bool,
+) -> Scaling:
+    """Centres and scales; ``y=None`` leaves the response as it is."""
+    correlated = isinstance(priors.effects, HuangWand | WishartPrecision)
+    # A network's first layer has biases of its own: all its inputs are centred.
+    centred = np.full(x.shape[1], True)
+    if not deep:
+        centred = centred_columns(
+            x.shape[1], random, fit_intercept=fit_intercept, correlated=correlated
+        )
+    return Scaling.measure(x, centred, y, fit_intercept or deep, weight)

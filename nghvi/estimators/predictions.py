@@ -1,0 +1,127 @@
+"""What a fitted estimator says about new rows."""
+
+import copy
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from nghvi.data import Rows
+from nghvi.data.frame import DataError, Table, encode_groups, read_response, read_table
+from nghvi.estimators import tables
+from nghvi.estimators.choices import check_counts
+from nghvi.estimators.design import add_intercept
+from nghvi.models.mixed import prepare
+from nghvi.networks import Identity
+from nghvi.posterior import predictive
+from nghvi.posterior.mixed import MixedPosterior
+
+DRAWS = 200
+WHICH = ("known", "population", "zero")
+
+
+class Predictions(BaseEstimator):
+    """The part of both estimators that reads new data."""
+
+    posterior_: MixedPosterior
+    group: Any
+    fit_intercept: bool
+    groups_: np.ndarray
+
+    def sample_predictive(
+        self, X: Any, draws: int = 1000, seed: int = 0, which: str = "known"
+    ) -> np.ndarray:
+        """Joint draws from the posterior predictive distribution, shape (draws, rows).
+
+        Within a draw, rows of one group share its effects, also if the group is new. A
+        classifier's draws are 0 and 1, for the first and the second of its ``classes_``.
+        """
+        request = self._request(X, which, draws, seed)
+        drawn = predictive.sample(self.posterior_, request)
+        scaling = self.posterior_.scaling
+        return scaling.y_centre + scaling.y_scale * drawn
+
+    def log_score(
+        self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+    ) -> float:
+        """Mean log predictive density of y; larger is better."""
+        return float(np.mean(self.log_densities(X, y, which, draws, seed)))
+
+    def log_densities(
+        self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+    ) -> np.ndarray:
+        """Log predictive density of each response."""
+        request = self._request(X, which, draws, seed)
+        values = self._response_values(read_response(y, len(request.x)))
+        scaling = self.posterior_.scaling
+        found = predictive.predict(self.posterior_, request, scaling.apply_response(values))
+        return found.log_density - np.log(scaling.y_scale)
+
+    def add_groups(self, X: Any, y: Any) -> Self:
+        """A copy that also knows the groups in X, conditioned on their rows; nothing is refitted.
+
+        The posterior of the global parameters stays as it is.
+        """
+        table, x = self._scaled(X)
+        if table.group is None:
+            raise DataError("the model has no group column: there are no groups to add.")
+        values = self._response_values(read_response(y, len(x)))
+        levels, codes = np.unique(table.group, return_inverse=True)
+        known = levels[encode_groups(levels, self.groups_) >= 0]
+        if known.size:
+            raise DataError(
+                f"group {known[0]!r} is known already: add_groups takes new groups only."
+            )
+        posterior = self.posterior_
+        scaled = posterior.scaling.apply_response(values)
+        part = prepare(posterior.model, Rows.from_arrays(x, scaled, codes, len(levels)))
+        extended = copy.copy(self)
+        extended.groups_ = np.concatenate([self.groups_, levels])
+        extended.posterior_ = posterior._replace(
+            names=posterior.names._replace(groups=extended.groups_),
+            added=(*posterior.added, part),
+        )
+        return extended
+
+    def _predicted(self, X: Any, which: str, draws: int, seed: int) -> predictive.Predicted:
+        request = self._request(X, which, draws, seed)
+        return predictive.predict(self.posterior_, request)
+
+    def _request(self, X: Any, which: str, draws: int, seed: int) -> predictive.Request:
+        if which not in WHICH:
+            raise DataError(f"which={which!r}: choose one of {', '.join(map(repr, WHICH))}.")
+        check_counts(draws=draws)
+        table, x = self._scaled(X)
+        codes = np.full(len(x), -1)
+        labels = np.zeros(len(x), int)
+        if table.group is not None:
+            labels = table.group
+            codes = encode_groups(labels, self.groups_)
+        if which == "population":
+            codes = np.full(len(x), -1)
+        new = codes < 0
+        # Unseen groups are numbered after the known ones, so that their rows share their effects.
+        num_known = sum(part.num_groups for part in self.posterior_.parts)
+        codes[new] = num_known + np.unique(labels[new], return_inverse=True)[1]
+        return predictive.Request(x, codes, which != "zero", int(draws), int(seed))
+
+    def _scaled(self, X: Any) -> tuple[Table, np.ndarray]:
+        """The table of new data, checked against the fit's, and its scaled columns."""
+        check_is_fitted(self, "posterior_")
+        table = read_table(X, self.group)
+        expected = self._inputs
+        if hasattr(self, "feature_names_in_") and table.named:
+            table = tables.align(table, expected)
+        elif table.values.shape[1] != len(expected):
+            raise DataError(
+                f"X has {table.values.shape[1] + (self.group is not None)} features, but "
+                f"{type(self).__name__} is expecting {self.n_features_in_} features as input."
+            )
+        linear = isinstance(self.posterior_.model.trunk, Identity)
+        x, _ = add_intercept(table, self.fit_intercept and linear)
+        return table, self.posterior_.scaling.apply(x)
+
+    def _response_values(self, y: np.ndarray) -> np.ndarray:
+        """The response as the model reads it."""
+        raise NotImplementedError

@@ -1,0 +1,290 @@
+"""What a fitted model says about one input: profiles, partial dependence, shares of variance.
+
+Every curve is one of the expected response (a probability, for a classifier) in the user's units.
+Bands hold the uncertainty of the parameters and the effects, not that of new observations.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Float
+from sklearn.utils.validation import check_is_fitted
+
+from nghvi._typing import Data
+from nghvi.data import Rows
+from nghvi.data.frame import DataError, encode_groups
+from nghvi.estimators.choices import check_counts
+from nghvi.models.mixed import MixedModel
+from nghvi.posterior.mixed import params_at
+from nghvi.posterior.predictive import Request, predictor_draws
+
+POPULATION = "population"
+"""Label of the curve without effects."""
+ALL = "all"
+"""Label of the curve averaged over all rows."""
+ENDS = (0.05, 0.95)
+NUMBERS_AT_ONCE = 1e7
+"""Draws of responses that are in memory together."""
+CURVE_COLUMNS = ("group", "mean", "lower", "upper")
+
+
+def lek_profile(
+    estimator: Any,
+    variable: Any,
+    groups: Any = None,
+    reference: Mapping | pd.Series | None = None,
+    *,
+    grid: Any = None,
+    n_grid: int = 19,
+    quantiles: tuple[float, float] = ENDS,
+    draws: int = 200,
+    level: float = 0.9,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Expected response along one input, all others held at a reference.
+
+    ``groups``: labels of known groups; "population", the default, is the curve without effects.
+    ``reference``: values of the other inputs; training medians where none is given.
+    ``grid``: values of the input; otherwise ``n_grid`` between two of its training quantiles.
+
+    Returns one row a group and grid value: ``group``, the input, ``mean``, ``lower``, ``upper``.
+    """
+    name = _input_name(estimator, variable)
+    _check_settings(n_grid, draws, level)
+    values = _grid(estimator, name, grid, n_grid, quantiles)
+    labels = [POPULATION] if groups is None else _listed(groups)
+    codes = _profile_codes(estimator, labels)
+    inputs = np.tile(_reference_row(estimator, reference), (len(values), 1))
+    inputs[:, _column(estimator, name)] = _scaled(estimator, name, values)
+    drawn = np.empty((draws, len(labels), len(values)))
+    for effects in (False, True):
+        chosen = (codes >= 0) == effects
+        if chosen.any():
+            x = np.tile(inputs, (chosen.sum(), 1))
+            group = np.repeat(np.maximum(codes[chosen], 0), len(values))
+            means = _expected(estimator, Request(x, group, effects, int(draws), int(seed)))
+            drawn[:, chosen] = means.reshape(draws, -1, len(values))
+    return _curves(labels, name, values, drawn, level)
+
+
+def partial_dependence(
+    estimator: Any,
+    variable: Any,
+    X: Any,
+    groups: Any = None,
+    *,
+    grid: Any = None,
+    n_grid: int = 19,
+    quantiles: tuple[float, float] = ENDS,
+    draws: int = 100,
+    level: float = 0.9,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Average expected response of the rows of X if all of them had one value of an input.
+
+    Every row keeps its other inputs and the effects of its own group; those of an unseen group
+    are drawn from the population. ``groups``: one curve for each of these groups, from its own
+    rows; otherwise one for all rows. ``grid`` and the result are as in :func:`lek_profile`.
+    """
+    name = _input_name(estimator, variable)
+    _check_settings(n_grid, draws, level)
+    values = _grid(estimator, name, grid, n_grid, quantiles)
+    request = estimator._request(X, "known", draws, seed)
+    labels = [ALL] if groups is None else _listed(groups)
+    member = np.ones((len(request.x), 1), bool)
+    if groups is not None:
+        member = request.codes[:, None] == _known_codes(estimator, labels)
+        _check_members(labels, member)
+    used = member.any(axis=1)
+    request = request._replace(x=request.x[used], codes=request.codes[used])
+    share = member[used] / member.sum(axis=0)
+
+    scaled = _scaled(estimator, name, values)
+    pieces = int(np.ceil(draws * len(request.x) * len(values) / NUMBERS_AT_ONCE))
+    averages = []
+    for piece in np.array_split(scaled, min(pieces, len(values))):
+        x = np.tile(request.x, (len(piece), 1))
+        x[:, _column(estimator, name)] = np.repeat(piece, len(request.x))
+        asked = request._replace(x=x, codes=np.tile(request.codes, len(piece)))
+        means = _expected(estimator, asked).reshape(draws, len(piece), -1)
+        averages.append(np.swapaxes(means @ share, 1, 2))
+    return _curves(labels, name, values, np.concatenate(averages, axis=2), level)
+
+
+def variance_share(estimator: Any, X: Any = None, draws: int = 200, seed: int = 0) -> pd.DataFrame:
+    """Share of each random feature in the variance of the predictor between groups.
+
+    The share of feature j is Omega_jj E[h_j^2] over the sum of these, E over the rows of X (the
+    training rows by default). Covariances between effects are left out. Columns are as the fit
+    standardised them, so that an intercept stands for groups at average inputs wherever the
+    model allows columns to be centred.
+
+    Returns the posterior ``mean`` and ``sd``, one row a feature.
+    """
+    check_is_fitted(estimator, "posterior_")
+    check_counts(draws=draws)
+    posterior = estimator.posterior_
+    if not posterior.names.effects:
+        raise DataError("the model has no effects: there is no variance between groups to share.")
+    rows = posterior.data
+    if X is not None:
+        x = estimator._scaled(X)[1]
+        rows = Rows.from_arrays(x, np.zeros(len(x)), np.zeros(len(x), int), 1)
+    theta = posterior.inference.pool.resample(int(draws), np.random.default_rng(seed))
+    shares = np.asarray(_shares(posterior.model, posterior.data, rows, jnp.asarray(theta)))
+    index = pd.Index(posterior.names.effects, name="feature")
+    return pd.DataFrame({"mean": shares.mean(axis=0), "sd": shares.std(axis=0)}, index=index)
+
+
+@eqx.filter_jit
+def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Array, "s r"]:
+    def one(each: Array) -> Array:
+        params = params_at(model, data, each)
+        moments = rows.moments(lambda x: model.features(params, x), params.coef, model.random)
+        square = jnp.diagonal(jnp.sum(moments.gram, axis=-1)) / moments.num_rows
+        inverse = jnp.linalg.inv(model.precision_factor(params))
+        variance = jnp.sum(inverse**2, axis=0) * square
+        return variance / jnp.sum(variance)
+
+    return jax.lax.map(one, theta)
+
+
+def _expected(estimator: Any, request: Request) -> Float[np.ndarray, "s n"]:
+    """Draws of the expected response in the user's units."""
+    scaling = estimator.posterior_.scaling
+    return scaling.y_centre + scaling.y_scale * predictor_draws(estimator.posterior_, request)
+
+
+def _curves(
+    labels: list, name: str, grid: np.ndarray, drawn: Float[np.ndarray, "s c g"], level: float
+) -> pd.DataFrame:
+    """Mean and band of every curve, one below the other."""
+    if name in CURVE_COLUMNS:
+        raise DataError(f"an input called {name!r} clashes with a column of the result: rename it.")
+    lower, upper = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+    return pd.DataFrame(
+        {
+            "group": [label for label in labels for _ in grid],
+            name: np.tile(grid, len(labels)),
+            "mean": drawn.mean(axis=0).ravel(),
+            "lower": lower.ravel(),
+            "upper": upper.ravel(),
+        }
+    )
+
+
+def _check_settings(n_grid: int, draws: int, level: float) -> None:
+    check_counts(n_grid=n_grid, draws=draws)
+    if not 0 < level < 1:
+        raise DataError(f"level={level!r}: give a probability between 0 and 1, such as 0.9.")
+
+
+def _input_name(estimator: Any, variable: Any) -> str:
+    """The name of an input; of an array's, its column number will do."""
+    check_is_fitted(estimator, "posterior_")
+    named = hasattr(estimator, "feature_names_in_") or isinstance(variable, str)
+    name = str(variable) if named else f"x{variable}"
+    if name not in estimator._inputs:
+        shown = ", ".join(map(repr, estimator._inputs[:10]))
+        raise DataError(f"variable={variable!r} is not an input of the model; it has {shown}.")
+    return name
+
+
+def _grid(
+    estimator: Any, name: str, grid: Any, n_grid: int, quantiles: tuple[float, float]
+) -> np.ndarray:
+    if grid is not None:
+        values = np.asarray(grid, float)
+        if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+            raise DataError("grid: give a list of finite values of the input.")
+        return values
+    known = estimator.input_quantiles_[name]
+    ends = []
+    for quantile in quantiles:
+        near = np.isclose(known.index, quantile)
+        if not near.any():
+            shown = ", ".join(f"{q:g}" for q in known.index)
+            raise DataError(
+                f"quantiles={quantiles!r}: the fit kept {shown}; choose two of these or give "
+                "the values themselves as grid."
+            )
+        ends.append(known[near].iloc[0])
+    return np.linspace(ends[0], ends[1], n_grid)
+
+
+def _reference_row(estimator: Any, reference: Any) -> np.ndarray:
+    """The columns of the model at the reference, on the fitted scale."""
+    row = estimator.input_quantiles_.loc[0.5].copy()
+    # A row of the training table holds its group as well.
+    ignored = set(map(str, getattr(estimator, "feature_names_in_", ()))) - set(row.index)
+    for name, value in ({} if reference is None else dict(reference)).items():
+        if str(name) in row.index:
+            row[str(name)] = _finite(value, name)
+        elif str(name) not in ignored:
+            raise DataError(f"reference: {name!r} is not an input of the model.")
+    scaling = estimator.posterior_.scaling
+    intercept = np.ones(len(scaling.centre) - len(row))
+    return scaling.apply(np.concatenate([intercept, row.to_numpy(float)]))
+
+
+def _finite(value: Any, name: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not np.isfinite(number):
+        raise DataError(f"reference: {name!r} is {value!r}; give a finite number.")
+    return number
+
+
+def _column(estimator: Any, name: str) -> int:
+    """Position of an input among the model's columns, which may begin with an intercept."""
+    first = len(estimator.posterior_.scaling.centre) - len(estimator._inputs)
+    return first + estimator._inputs.index(name)
+
+
+def _scaled(estimator: Any, name: str, values: np.ndarray) -> np.ndarray:
+    scaling, column = estimator.posterior_.scaling, _column(estimator, name)
+    return (values - scaling.centre[column]) / scaling.scale[column]
+
+
+def _listed(groups: Any) -> list:
+    """Labels as a list, also if there is only one."""
+    if isinstance(groups, str) or not np.iterable(groups):
+        return [groups]
+    if not len(labels := list(groups)):
+        raise DataError("groups is empty: name one group at least, or leave it out.")
+    return labels
+
+
+def _profile_codes(estimator: Any, labels: list) -> np.ndarray:
+    """Positions of the labels among the known groups; -1 for the population."""
+    named = np.array([not (isinstance(label, str) and label == POPULATION) for label in labels])
+    codes = np.full(len(labels), -1)
+    codes[named] = _known_codes(estimator, [labels[i] for i in np.flatnonzero(named)])
+    return codes
+
+
+def _known_codes(estimator: Any, labels: list) -> np.ndarray:
+    """Positions of the labels among the known groups."""
+    if not labels:
+        return np.zeros(0, int)
+    if not len(estimator.groups_):
+        raise DataError("the model has no group column: leave groups out.")
+    codes = encode_groups(np.asarray(labels), estimator.groups_)
+    for label, code in zip(labels, codes, strict=True):
+        if code < 0:
+            shown = ", ".join(map(repr, estimator.groups_[:5].tolist()))
+            raise DataError(f"group {label!r} is not known to the model; it knows {shown}, ...")
+    return codes
+
+
+def _check_members(labels: list, member: np.ndarray) -> None:
+    for label, rows in zip(labels, member.T, strict=True):
+        if not rows.any():
+            raise DataError(f"group {label!r} has no row in X.")
