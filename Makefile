@@ -32,6 +32,10 @@ bench: $(READY) $(BENCH_READY)
 	$(BIN)/python -m benchmarks.paper_rules
 	$(BENCH)/bin/python -m benchmarks step-cost
 	$(BENCH)/bin/python -m benchmarks run
+	$(BIN)/python -m benchmarks.paper_networks
+	$(BIN)/python -m benchmarks.network_step
+	$(BIN)/python -m benchmarks.network_calibration
+	$(BENCH)/bin/python -m benchmarks deep
 
 bench-setup: $(BENCH_READY)
 

@@ -32,7 +32,7 @@ from nghvi.recipes.verdict import Verdict
 METHODS = ("auto", "ng-hvi", "ng-hvi-printed", "sg-hvi")
 SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
-COSTLY = 20_000
+COSTLY, HUGE = 20_000, 10_000_000
 LARGEST_FULL = 300
 """Parameters up to which a smooth posterior gets a full covariance."""
 CLOSE_ENOUGH = 0.02
@@ -190,7 +190,8 @@ def _finish(
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         pool = Pool.plain(draw(key_pool, done.q, 4000)[0])
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
-    draws = 2000 if not costly else 250 if model.integration_is_cheap else 50
+    slow = not model.integration_is_cheap or model.evaluation_size(data) > HUGE
+    draws = 50 if costly and slow else 250 if costly else 2000
     found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch)
     if not np.isfinite(found.elbo):
         lost = int(np.sum(~np.isfinite(found.log_ratio)))
