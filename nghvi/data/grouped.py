@@ -148,7 +148,11 @@ class Rows(eqx.Module):
     ) -> Moments:
         """Moments at these features and coefficients."""
         h = self.features(features)
-        gram, cross, square = _row_moments((select(h, random), self.y - h @ coef), self)
+        design, error = select(h, random), self.y - h @ coef
+        if not random:  # gradients of empty sums are not even zero
+            empty = jnp.zeros((0, 0, self.num_groups))
+            return Moments(empty, empty[0], self.total(error**2), self.num_rows)
+        gram, cross, square = _row_moments((design, error), self)
         return Moments(gram, cross, square, self.num_rows)
 
     def _split(self, values: Float[Array, "n *rest"]) -> list[Float[Array, "kb nb *rest"]]:

@@ -12,6 +12,7 @@ modes, and the result describes one of them.
 
 from typing import NamedTuple, cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,11 +23,11 @@ from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
 from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI, Info
-from nghvi._core.model import LatentModel, initial_theta
+from nghvi._core.model import LatentModel, MarginalModel, initial_theta, unraveller
 from nghvi._core.score import Score
 from nghvi._core.step_rules import Adam
 from nghvi._core.variational import Variational
-from nghvi._typing import Data, Key, Params
+from nghvi._typing import Data, Key, Params, Scalar
 from nghvi.recipes.run import Begin, Judge, Recipe, Stage, Traces
 from nghvi.recipes.verdict import Verdict
 from nghvi.variational.factor import FactorGaussian
@@ -107,9 +108,18 @@ def _climb(
     """The end of one climb and how high it is."""
     start = Point(initial_theta(key, model, data))
     end = fit(key, algorithm, model, data, start, num_steps=lengths.climb, chunk=CHUNK)
-    last = np.asarray(cast(Info, end.trace).log_target)[-max(1, lengths.climb // 10) :]
-    height = float(np.mean(last))
+    if isinstance(model, MarginalModel):
+        # Not the joint density with drawn latents: that grows without bound as they shrink.
+        height = float(_log_marginal(model, data, end.q.mean))
+    else:
+        last = np.asarray(cast(Info, end.trace).log_target)[-max(1, lengths.climb // 10) :]
+        height = float(np.mean(last))
     return end.q.mean, height if np.isfinite(height) else -np.inf
+
+
+@eqx.filter_jit
+def _log_marginal(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -> Scalar:
+    return model.log_marginal(unraveller(model, data)(theta), data)
 
 
 def judge_settled(num_starts: int) -> Judge:
