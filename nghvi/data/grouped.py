@@ -150,8 +150,9 @@ class Rows(eqx.Module):
         h = self.features(features)
         design, error = select(h, random), self.y - h @ coef
         if not random:  # gradients of empty sums are not even zero
-            empty = jnp.zeros((0, 0, self.num_groups))
-            return Moments(empty, empty[0], self.total(error**2), self.num_rows)
+            k = self.num_groups
+            square = self.total(error**2)
+            return Moments(jnp.zeros((0, 0, k)), jnp.zeros((0, k)), square, self.num_rows)
         gram, cross, square = _row_moments((design, error), self)
         return Moments(gram, cross, square, self.num_rows)
 

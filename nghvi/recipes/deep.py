@@ -24,7 +24,7 @@ from nghvi._core.draws import IndependentDraws
 from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta, unraveller
-from nghvi._core.score import Score
+from nghvi._core.score import Integrated, Score
 from nghvi._core.step_rules import Adam
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params, Scalar
@@ -33,7 +33,8 @@ from nghvi.recipes.verdict import Verdict
 from nghvi.variational.factor import FactorGaussian
 from nghvi.variational.point import Point
 
-STEPS = 1800
+STEPS, SAMPLED_STEPS = 1800, 5400
+"""Steps of one start; more where latents are drawn, since that is noisier."""
 SHARES = {"climb": 300 / 1800, "explore": 800 / 1800, "polish": 700 / 1800}
 STARTS = 3
 RANK = 3
@@ -71,7 +72,8 @@ def deep_recipe(
 
     ``steps`` of one start in all; None polishes again until the ELBO has settled.
     """
-    lengths = Lengths.of(STEPS if steps is None else steps)
+    default = STEPS if isinstance(score, Integrated) else SAMPLED_STEPS
+    lengths = Lengths.of(default if steps is None else steps)
 
     def adam(direction: ScaledGradient, length: float, num_steps: int, hold: float) -> HybridVI:
         return HybridVI(IndependentDraws(1), score, direction, Adam(length, num_steps, hold))
