@@ -67,6 +67,7 @@ CASES = {
         {"covariance": "diagonal", "priors": Priors(effects=WishartPrecision(1.0))},
         "HalfT",
     ),
+    "column named intercept": (X.assign(intercept=1.0), Y, {}, "rename it"),
     "hidden width": (X, Y, {"hidden": (4, 0)}, "at least 1"),
     "hidden number": (X, Y, {"hidden": 4}, "tuple"),
     "activation": (X, Y, {"hidden": (4,), "activation": "gelu"}, "activation"),

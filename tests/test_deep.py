@@ -240,3 +240,11 @@ def test_one_row_groups_and_huge_inputs_stay_finite():
     assert np.isfinite(fitted.predict(x)).all()
     far = pd.DataFrame({"g": [0, 99], "a": [1e12, -1e12]})
     assert np.isfinite(fitted.predict(far)).all()
+
+
+def test_a_network_of_own_functions_cannot_be_saved(curve, tmp_path):
+    fitted = nghvi.MixedRegressor(
+        "g", trunk=(lambda key: jnp.ones((2, 2)), lambda w, x: x @ w.T), steps=10, n_starts=1
+    ).fit(*curve)
+    with pytest.raises(nghvi.storage.StorageError, match="register"):
+        fitted.save(tmp_path / "own.nghvi")

@@ -157,11 +157,15 @@ def test_own_classes_are_registered():
 
 
 def test_every_part_of_a_model_may_be_saved():
-    """A new form of the data, trunk, response or prior needs a line in the allow-list."""
+    """A new form of the data, trunk, response or prior needs a line in the allow-list.
+
+    A trunk made of the user's functions is none of them: code is never in a file.
+    """
     for module in (nghvi.data, nghvi.networks, nghvi.responses, nghvi.variational, nghvi.priors):
         for kind in vars(module).values():
             if isinstance(kind, type) and not inspect.isabstract(kind) and kind is not eqx.Module:
                 part = issubclass(kind, eqx.Module) or dataclasses.is_dataclass(kind)
+                part = part and kind is not nghvi.networks.OwnTrunk
                 assert not part or classes.is_registered(kind), kind
 
 

@@ -212,7 +212,7 @@ class MixedEstimator(Predictions):
         ``effects`` (S, K, r), groups in the order of ``groups_``.
         """
         check_is_fitted(self, "posterior_")
-        check_counts(draws=draws)
+        check_counts(optional=False, draws=draws)
         return self.posterior_.draws(int(draws), int(seed))
 
     def summary(self) -> pd.DataFrame:

@@ -16,13 +16,13 @@ from nghvi.responses import RESPONSES
 COVARIANCES = ("auto", "full", "diagonal")
 
 
-def check_counts(**settings: Any) -> None:
-    """Settings that are None, "auto" or a positive whole number."""
+def check_counts(*, optional: bool = True, **settings: Any) -> None:
+    """Settings that are a positive whole number, or None or "auto" where that is an option."""
     for name, value in settings.items():
-        if value is None or (isinstance(value, str) and value == "auto"):
+        if optional and (value is None or (isinstance(value, str) and value == "auto")):
             continue
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-            raise DataError(f"{name}={value!r}: give a positive whole number or leave it out.")
+            raise DataError(f"{name}={value!r}: give a positive whole number.")
 
 
 def is_deep(hidden: Any, trunk: Any) -> bool:

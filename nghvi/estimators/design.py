@@ -19,6 +19,11 @@ def add_intercept(table: Table, fit_intercept: bool) -> tuple[np.ndarray, tuple[
     """Columns of the fixed part and their names."""
     if not fit_intercept:
         return table.values, table.names
+    if INTERCEPT in table.names:
+        raise DataError(
+            f"column {INTERCEPT!r} has the name of the intercept that is added: rename it, or drop "
+            "it if it is constant."
+        )
     ones = np.ones((len(table.values), 1))
     return np.concatenate([ones, table.values], axis=1), (INTERCEPT, *table.names)
 

@@ -91,7 +91,7 @@ class Predictions(BaseEstimator):
     def _request(self, X: Any, which: str, draws: int, seed: int) -> predictive.Request:
         if which not in WHICH:
             raise DataError(f"which={which!r}: choose one of {', '.join(map(repr, WHICH))}.")
-        check_counts(draws=draws)
+        check_counts(optional=False, draws=draws)
         table, x = self._scaled(X)
         codes = np.full(len(x), -1)
         labels = np.zeros(len(x), int)
