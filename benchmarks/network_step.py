@@ -128,7 +128,7 @@ def main() -> int:
         sweeps = 2 if shape.binary else None
         random = tuple(range(shape.hidden[-1] + 1))
         model = MixedModel(trunk, response, Priors(), random, sweeps)
-        row = {"shape": name, "plain_ms": plain(model, rows)}
+        row: dict[str, Any] = {"shape": name, "plain_ms": plain(model, rows)}
         row["step_ms"] = step(model, rows, score, shape.rank)
         row["ratio"] = row["step_ms"] / row["plain_ms"]
         if shape.distinct:

@@ -9,6 +9,7 @@ import argparse
 import json
 import pathlib
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -107,11 +108,13 @@ def example2a(folder: pathlib.Path) -> list[dict]:
     return found
 
 
-def _test_scores(model, rows, done, x, y, group):  # type: ignore[no-untyped-def]
+def _test_scores(
+    model: MixedModel, rows: Rows, done: Any, x: Any, y: Any, group: Any
+) -> tuple[float, float]:
     """R2 and log score with the effects integrated over their conditional, 500 draws."""
 
     @jax.jit
-    def one(params):  # type: ignore[no-untyped-def]
+    def one(params: Any) -> Any:
         mean, cov = model.effect_moments(jax.random.key(0), params, rows)
         mean = rows.in_original_order(mean)
         cov = rows.in_original_order(jnp.moveaxis(cov, -1, 0))

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from benchmarks import facts, methods, problems, reference, report
 from benchmarks.worker import without_paths
@@ -69,8 +70,8 @@ def run_cell(name: str, method: str, *, size: str, seed: int, limit: float) -> d
     return _row(name, method, limit, load, seen, stopped, "".join(last_words))
 
 
-def _start(  # type: ignore[no-untyped-def]
-    name: str, method: str, size: str, seed: int, events: Path, stream
+def _start(
+    name: str, method: str, size: str, seed: int, events: Path, stream: TextIO
 ) -> subprocess.Popen:
     # A cache of compiled programs on disk would make a cold start warm.
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false", "JAX_PLATFORMS": "cpu"}

@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,20 +45,20 @@ SECONDS_A_REPEAT = 0.3
 class DiagonalGaussian(MarginalModel):
     """theta ~ N(centre, 1 / precision), independent; there are no latent variables."""
 
-    def init_params(self, key, data):  # type: ignore[no-untyped-def]
+    def init_params(self, key: Any, data: Any) -> Any:
         return jnp.zeros_like(data[0])
 
-    def log_marginal(self, params, data):  # type: ignore[no-untyped-def]
+    def log_marginal(self, params: Any, data: Any) -> Any:
         centre, precision = data
         return -0.5 * jnp.sum(precision * (params - centre) ** 2)
 
-    def init_latents(self, key, params, data):  # type: ignore[no-untyped-def]
+    def init_latents(self, key: Any, params: Any, data: Any) -> Any:
         return ()
 
-    def log_joint(self, params, latents, data):  # type: ignore[no-untyped-def]
+    def log_joint(self, params: Any, latents: Any, data: Any) -> Any:
         return self.log_marginal(params, data)
 
-    def sample_latents(self, key, params, latents, data):  # type: ignore[no-untyped-def]
+    def sample_latents(self, key: Any, params: Any, latents: Any, data: Any) -> Any:
         return ()
 
 
@@ -109,7 +110,7 @@ def seconds_per_step(model: LatentModel, data: object) -> dict[str, float]:
     start = initial_theta(key, model, data)
     q = FactorGaussian.start(start, jnp.full_like(start, 0.1), RANK, signed_scale=True)
 
-    def advance(number: int, chunk: int, so_far=None) -> tuple[float, object]:  # type: ignore[no-untyped-def]
+    def advance(number: int, chunk: int, so_far: Any = None) -> tuple[float, Any]:
         begun = time.perf_counter()
         done = 0 if so_far is None else so_far.step
         so_far = fit(
@@ -130,11 +131,11 @@ def seconds_per_step(model: LatentModel, data: object) -> dict[str, float]:
     for _ in range(REPEATS):
         seconds, run = advance(steps, chunk, run)
         times.append(seconds / steps)
-    finite = bool(np.isfinite(np.asarray(run.state.q.mean)).all())  # type: ignore[attr-defined]
+    finite = bool(np.isfinite(np.asarray(run.state.q.mean)).all())
     return {"best": min(times), "median": float(np.median(times)), "steps": steps, "finite": finite}
 
 
-def sweep(name: str, sizes: Sequence[int], build) -> dict[str, object]:  # type: ignore[no-untyped-def]
+def sweep(name: str, sizes: Sequence[int], build: Any) -> dict[str, Any]:
     """Times over sizes, their slopes, and a line each as they come."""
     points = []
     for size in sizes:

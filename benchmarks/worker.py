@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks import methods, problems
 from benchmarks.methods.base import Summary
@@ -77,7 +78,7 @@ def measure(report: Reporter, name: str, method: str, size: str, seed: int, star
         spent += seconds + summary_seconds
 
 
-def timed(action: Callable):  # type: ignore[no-untyped-def]
+def timed(action: Callable) -> Any:
     """The action's value and its wall time."""
     begun = time.perf_counter()
     value = action()

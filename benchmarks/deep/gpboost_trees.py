@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.deep.task import TRAIN_ROWS, Prediction, Task, gaussian_prediction
 from benchmarks.problems import Problem
 
-GRID = {
+GRID: dict[str, list] = {
     "learning_rate": [0.1, 0.03],
     "num_leaves": [7, 15, 31, 63],
     "min_data_in_leaf": [20, 60],

@@ -7,7 +7,7 @@ variants for seed 1, of three for seed 2. Other starts find other networks.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def _normal(sd: float, *shape: int) -> dist.Distribution:
     return dist.Normal(0.0, sd).expand(shape).to_event(len(shape))
 
 
-def deep_model(num_groups: int, num_inputs: int):  # type: ignore[no-untyped-def]
+def deep_model(num_groups: int, num_inputs: int) -> Any:
     """The model as a function of :meth:`Scale.arguments`."""
     sizes, r = (num_inputs, *HIDDEN), HIDDEN[-1] + 1
     half_t = dist.FoldedDistribution(dist.StudentT(2.0, 0.0, 2.5)).expand([r]).to_event(1)

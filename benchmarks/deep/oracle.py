@@ -1,5 +1,7 @@
 """The true parameters, and the effects' exact distribution given the training rows."""
 
+from typing import Any
+
 from benchmarks.deep.task import (
     Prediction,
     Task,
@@ -9,13 +11,13 @@ from benchmarks.deep.task import (
 )
 
 
-def fit(task: Task, seed: int):  # type: ignore[no-untyped-def]
+def fit(task: Task, seed: int) -> Any:
     truth, train = task.truth, task.train
     z = truth.features(train.x)
     return effects_given(z, train.y - z @ truth.coef, truth.effects_cov, truth.noise_variance)
 
 
-def predict(task: Task, fitted) -> Prediction:  # type: ignore[no-untyped-def]
+def predict(task: Task, fitted: Any) -> Prediction:
     effects, covariances = fitted
     truth, test = task.truth, task.test
     z = truth.features(test.x)

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import facts
 from benchmarks.worker import without_paths
@@ -50,8 +51,8 @@ def run(
     output: Path | None = None,
 ) -> Path:
     """Run every cell, print a table a seed, write the rows; returns the file written."""
-    about = facts.about()
-    about["versions"] |= facts.versions(["merf", "scikit-learn"])  # type: ignore[operator]
+    about: dict[str, Any] = facts.about()
+    about["versions"] |= facts.versions(["merf", "scikit-learn"])
     settings = {"size": size, "seeds": list(seeds), "time_limit": time_limit}
     output = output or RESULTS / ("deep.json" if size == "full" else f"deep-{size}.json")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -92,10 +93,10 @@ def run_cell(method: str, size: str, seed: int, limit: float) -> dict:
     return row | ({"status": failure} if failure else {})
 
 
-def _run(command: list[str], limit: float, **settings: object) -> str | None:
+def _run(command: list[str], limit: float, **settings: Any) -> str | None:
     """Run to the end or to the limit; returns why it ended badly."""
     try:
-        code = subprocess.run(command, timeout=limit, check=False, **settings).returncode  # type: ignore[call-overload]
+        code = subprocess.run(command, timeout=limit, check=False, **settings).returncode
     except subprocess.TimeoutExpired:
         return f"over {limit:g} s"
     return None if code == 0 else "failed"

@@ -5,7 +5,7 @@ alpha ~ N(0, Omega): all 6 coefficients of the output layer vary between groups.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,13 +107,13 @@ def effect_variance(z: np.ndarray, group: np.ndarray, covariances: np.ndarray) -
 
 
 def gaussian_prediction(
-    test: Problem, mean: np.ndarray, variance: np.ndarray, **more: object
+    test: Problem, mean: np.ndarray, variance: np.ndarray, **more: Any
 ) -> Prediction:
     """The prediction of a method that has a mean and a variance a row."""
     sd = np.sqrt(variance)
     density = -0.5 * np.log(2 * math.pi * variance) - 0.5 * ((test.y - mean) / sd) ** 2
     half = NORMAL_QUANTILE * sd
-    return Prediction(mean, float(density.mean()), mean - half, mean + half, **more)  # type: ignore[arg-type]
+    return Prediction(mean, float(density.mean()), mean - half, mean + half, **more)
 
 
 def scores(test: Problem, prediction: Prediction) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """What a method returns."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def from_draws(
     coef: np.ndarray,
     effect_variances: np.ndarray,
     noise_variance: np.ndarray | None,
-    **more: object,
+    **more: Any,
 ) -> Summary:
     """Summary of posterior draws, one a row; variances are compared as logarithms."""
     columns = [np.asarray(coef), np.log(np.asarray(effect_variances))]
@@ -33,7 +33,7 @@ def from_draws(
         assert noise_variance is not None
         columns.append(np.log(np.asarray(noise_variance)).reshape(-1, 1))
     draws = np.concatenate(columns, axis=1).astype(float)
-    return Summary(draws.mean(axis=0), draws.std(axis=0, ddof=1), **more)  # type: ignore[arg-type]
+    return Summary(draws.mean(axis=0), draws.std(axis=0, ddof=1), **more)
 
 
 def from_estimates(
@@ -42,7 +42,7 @@ def from_estimates(
     coef_error: np.ndarray,
     variances: np.ndarray,
     variance_errors: np.ndarray,
-    **more: object,
+    **more: Any,
 ) -> Summary:
     """Summary of point estimates and standard errors, by the delta method for log variances.
 
@@ -52,4 +52,4 @@ def from_estimates(
     mean = np.concatenate([coef, np.log(variances)])
     sd = np.concatenate([coef_error, variance_errors / variances])
     assert len(mean) == len(sd) == len(problem.parameters)
-    return Summary(mean, sd, **more)  # type: ignore[arg-type]
+    return Summary(mean, sd, **more)

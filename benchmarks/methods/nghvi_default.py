@@ -17,7 +17,7 @@ def priors(problem: Problem) -> Priors:
     return Priors(coef_sd=problems.COEF_SD, noise=variance, effects=effects)
 
 
-def fit(problem: Problem, seed: int):  # type: ignore[no-untyped-def]
+def fit(problem: Problem, seed: int) -> Any:
     settings: dict[str, Any] = {
         "group": "g",
         "random": problem.random_terms,
@@ -32,7 +32,7 @@ def fit(problem: Problem, seed: int):  # type: ignore[no-untyped-def]
     return estimator.fit(problem.frame(), problem.y)
 
 
-def summarise(problem: Problem, fitted) -> Summary:  # type: ignore[no-untyped-def]
+def summarise(problem: Problem, fitted: Any) -> Summary:
     draws = fitted.posterior_draws(draws=DRAWS, seed=0)
     return from_draws(
         problem,

@@ -3,6 +3,8 @@
 Left in NumPyro's default single precision, in which it is fastest.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -23,7 +25,7 @@ def arguments(problem: Problem) -> tuple[Array, ...]:
     return tuple(jnp.asarray(a) for a in (design, varying, problem.group, problem.y))
 
 
-def mixed_model(response: str, num_groups: int, num_effects: int):  # type: ignore[no-untyped-def]
+def mixed_model(response: str, num_groups: int, num_effects: int) -> Any:
     """The model as a function of :func:`arguments`."""
 
     def model(design: Array, varying: Array, group: Array, y: Array) -> None:

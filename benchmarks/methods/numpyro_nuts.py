@@ -6,7 +6,7 @@ fit compiles nothing.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ class Fitted(NamedTuple):
 
 
 @functools.lru_cache
-def _program(response: str, num_groups: int, num_effects: int):  # type: ignore[no-untyped-def]
+def _program(response: str, num_groups: int, num_effects: int) -> Any:
     model = numpyro_model.mixed_model(response, num_groups, num_effects)
 
     @jax.jit

@@ -8,7 +8,7 @@ default start and a constant 0.01 the correlated problem is far from converged.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,14 +32,14 @@ class Fitted(NamedTuple):
 
 
 @functools.lru_cache
-def _program(response: str, num_groups: int, num_effects: int):  # type: ignore[no-untyped-def]
+def _program(response: str, num_groups: int, num_effects: int) -> Any:
     model = numpyro_model.mixed_model(response, num_groups, num_effects)
     guide = AutoLowRankMultivariateNormal(model, init_loc_fn=init_to_median)
     optimiser = optax.adam(optax.cosine_decay_schedule(STEP_SIZE, STEPS, alpha=0.01))
     svi = SVI(model, guide, optimiser, Trace_ELBO())
 
     @jax.jit
-    def run(state, data):  # type: ignore[no-untyped-def]
+    def run(state: Any, data: Any) -> Any:
         return jax.lax.scan(lambda s, _: svi.update(s, *data), state, None, length=STEPS)
 
     return guide, svi, run

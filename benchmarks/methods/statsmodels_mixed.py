@@ -5,6 +5,7 @@ figures are left out of the comparison.
 """
 
 import warnings
+from typing import Any
 
 import numpy as np
 import statsmodels.api as sm
@@ -16,7 +17,7 @@ from benchmarks.methods.base import Summary, from_estimates
 from benchmarks.problems import Problem
 
 
-def fit(problem: Problem, seed: int):  # type: ignore[no-untyped-def]
+def fit(problem: Problem, seed: int) -> Any:
     if problem.response == "gaussian":
         varying = problem.design[:, list(problem.random)]
         model = sm.MixedLM(problem.y, problem.design, problem.group, exog_re=varying)
@@ -36,7 +37,7 @@ def fit(problem: Problem, seed: int):  # type: ignore[no-untyped-def]
     return model.fit_vb()
 
 
-def summarise(problem: Problem, fitted) -> Summary:  # type: ignore[no-untyped-def]
+def summarise(problem: Problem, fitted: Any) -> Summary:
     if problem.response != "gaussian":
         nothing = np.full(len(problem.parameters), np.nan)
         return Summary(nothing, nothing, remark="logit link only: timed, not compared")
