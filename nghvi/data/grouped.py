@@ -5,6 +5,7 @@ and ``e'e`` with ``e = y - H beta`` (:class:`Moments`). ``Rows`` computes them f
 change with theta; ``LinearStatistics`` and ``Panel`` from sums over rows taken once.
 """
 
+import abc
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +26,29 @@ class Moments(NamedTuple):
     num_rows: float
 
 
+class Grouped(eqx.Module):
+    """Data of many groups in one of their forms; groups are kept in memory order.
+
+    Every form also has ``num_groups`` and ``variance``, that of the response.
+    """
+
+    original_order: eqx.AbstractVar[Int[Array, " k"]]
+    num_rows: eqx.AbstractVar[float]
+
+    @abc.abstractmethod
+    def moments(
+        self,
+        features: Callable[[Array], Array],
+        coef: Float[Array, " q"],
+        random: tuple[int, ...],
+    ) -> Moments:
+        """Moments at these features and coefficients; ``random``: columns with effects."""
+
+    def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
+        """Values by group, from memory order to the order of the group codes."""
+        return values[self.original_order]
+
+
 class Observations(NamedTuple):
     """What was observed, row by row, groups numbered in memory order."""
 
@@ -34,13 +58,12 @@ class Observations(NamedTuple):
     weight: Float[np.ndarray, " n"]
 
 
-class Rows(eqx.Module):
+class Rows(Grouped):
     """Rows laid out in blocks of equally sized groups.
 
     ``weight`` counts how often a row was observed; padding rows have weight 0. None means 1
     everywhere. ``index`` says which row of ``x`` a row's inputs are, so that a network runs once
-    on repeated inputs; None means its own. Groups are kept in memory order;
-    :meth:`in_original_order` undoes it.
+    on repeated inputs; None means its own.
     """
 
     x: Float[Array, "t d"]
@@ -72,13 +95,13 @@ class Rows(eqx.Module):
         placed = np.zeros(total)
         placed[layout.position] = 1.0 if weight is None else weight
         return Rows(
-            place(np.asarray(x, float)),
-            place(np.asarray(y, float)),
-            None if (placed == 1).all() else jnp.asarray(placed),
-            None,
-            jnp.asarray(np.argsort(layout.group_order)),
-            layout.blocks,
-            float(placed.sum()),
+            x=place(np.asarray(x, float)),
+            y=place(np.asarray(y, float)),
+            weight=None if (placed == 1).all() else jnp.asarray(placed),
+            index=None,
+            original_order=jnp.asarray(np.argsort(layout.group_order)),
+            blocks=layout.blocks,
+            num_rows=float(placed.sum()),
         )
 
     @property
@@ -100,10 +123,6 @@ class Rows(eqx.Module):
         first = np.cumsum([0, *(c for c, _ in self.blocks)])[:-1]
         group = group + np.repeat(first, [c * s for c, s in self.blocks])
         return Observations(x[keep], np.asarray(self.y)[keep], group[keep], weight[keep])
-
-    def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
-        """Values by group, from memory order to the order of the group codes."""
-        return values[self.original_order]
 
     def features(self, of: Callable[[Array], Array]) -> Float[Array, "n q"]:
         """Features of every row, computed once for inputs that repeat."""
@@ -146,7 +165,6 @@ class Rows(eqx.Module):
         coef: Float[Array, " q"],
         random: tuple[int, ...],
     ) -> Moments:
-        """Moments at these features and coefficients."""
         h = self.features(features)
         design, error = select(h, random), self.y - h @ coef
         if not random:  # gradients of empty sums are not even zero

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from nghvi.data.grouped import Moments, Rows
+from nghvi.data.grouped import Grouped, Moments, Rows
 
 
-class LinearStatistics(eqx.Module):
+class LinearStatistics(Grouped):
     """Cross products of a fixed design, taken about a least squares fit.
 
     Residuals of the fit stand in for y, so that nothing cancels when y is large against its
@@ -22,7 +22,6 @@ class LinearStatistics(eqx.Module):
     cross_total: Float[Array, " q"]
     square_total: Float[Array, ""]
     variance: Float[Array, ""]
-    """Variance of the response."""
     effects_gram: Float[Array, "r r k"]
     effects_design: Float[Array, "r q k"]
     effects_cross: Float[Array, "r k"]
@@ -56,17 +55,17 @@ class LinearStatistics(eqx.Module):
             cross[i] = group_sum(weighted[:, column] * residual)
         gram[:] = design[:, np.array(random, int)] if r else gram
         return LinearStatistics(
-            jnp.asarray(centre),
-            jnp.asarray(weighted.T @ x),
-            jnp.asarray(weighted.T @ residual),
-            jnp.asarray(weight @ residual**2),
-            jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
-            jnp.asarray(gram),
-            jnp.asarray(design),
-            jnp.asarray(cross),
-            rows.original_order,
-            rows.num_rows,
-            rows.num_groups,
+            centre=jnp.asarray(centre),
+            gram_total=jnp.asarray(weighted.T @ x),
+            cross_total=jnp.asarray(weighted.T @ residual),
+            square_total=jnp.asarray(weight @ residual**2),
+            variance=jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
+            effects_gram=jnp.asarray(gram),
+            effects_design=jnp.asarray(design),
+            effects_cross=jnp.asarray(cross),
+            original_order=rows.original_order,
+            num_rows=rows.num_rows,
+            num_groups=rows.num_groups,
         )
 
     def moments(
@@ -80,7 +79,3 @@ class LinearStatistics(eqx.Module):
         square = self.square_total - 2 * delta @ self.cross_total + delta @ self.gram_total @ delta
         cross = self.effects_cross - jnp.einsum("rqk,q->rk", self.effects_design, delta)
         return Moments(self.effects_gram, cross, square, self.num_rows)
-
-    def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
-        """Values by group, from memory order to the order of the group codes."""
-        return values[self.original_order]

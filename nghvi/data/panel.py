@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from nghvi.data.grouped import Moments, Observations, Rows, select
+from nghvi.data.grouped import Grouped, Moments, Observations, Rows, select
 
 WORTHWHILE = 4
 """Rows must repeat this often on average before collapsing them pays."""
 
 
-class Panel(eqx.Module):
+class Panel(Grouped):
     """Distinct inputs, and counts and sums of responses by group and input."""
 
     x: Float[Array, "t d"]
@@ -30,7 +30,6 @@ class Panel(eqx.Module):
     sums: Float[Array, "k t"]
     square_total: Float[Array, ""]
     variance: Float[Array, ""]
-    """Variance of the response."""
     original_order: Int[Array, " k"]
     num_rows: float = eqx.field(static=True)
 
@@ -54,10 +53,6 @@ class Panel(eqx.Module):
         by_input = jnp.sum(self.counts, axis=0), jnp.sum(self.sums, axis=0)
         square = self.square_total - 2 * by_input[1] @ fixed + by_input[0] @ fixed**2
         return Moments(gram, cross, square, self.num_rows)
-
-    def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
-        """Values by group, from memory order to the order of the group codes."""
-        return values[self.original_order]
 
 
 def collapse(rows: Rows, *, sums_suffice: bool) -> Rows | Panel:
@@ -84,13 +79,13 @@ def _panel(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndar
 
     weight, y = observed.weight, observed.y
     return Panel(
-        jnp.asarray(observed.x[first]),
-        cells(weight),
-        cells(weight * y),
-        jnp.asarray(weight @ y**2),
-        jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
-        rows.original_order,
-        rows.num_rows,
+        x=jnp.asarray(observed.x[first]),
+        counts=cells(weight),
+        sums=cells(weight * y),
+        square_total=jnp.asarray(weight @ y**2),
+        variance=jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
+        original_order=rows.original_order,
+        num_rows=rows.num_rows,
     )
 
 

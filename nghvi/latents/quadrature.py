@@ -92,7 +92,9 @@ def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple:
     return value, nodes, jnp.exp(terms - each), pull
 
 
-def _forward(perturbed: tuple, varying: tuple, problem: RowProblem, mode: Array, num_nodes: int):  # type: ignore[no-untyped-def]
+def _forward(
+    perturbed: tuple, varying: tuple, problem: RowProblem, mode: Array, num_nodes: int
+) -> tuple[Scalar, tuple]:
     data = problem.data
     value, nodes, weights, pull = _weigh_nodes(problem, mode, num_nodes)
     d_eta, d_dispersion = pull(data.weighted(jax.vmap(data.expand)(weights).T).T)

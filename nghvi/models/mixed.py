@@ -20,7 +20,7 @@ from nghvi._core.model import MarginalModel
 from nghvi._core.response import Response
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
-from nghvi.data.grouped import select
+from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
 from nghvi.latents import conjugate, metropolis, quadrature
 from nghvi.latents.rows import RowProblem
@@ -253,7 +253,7 @@ class MixedModel(MarginalModel):
         return data.moments(lambda x: self.features(params, x), params.coef, self.random)
 
 
-def prepare(model: MixedModel, rows: Rows) -> GroupedData:
+def prepare(model: MixedModel, rows: Rows) -> Grouped:
     """The smallest form of the data that serves the model exactly."""
     if model.response.conjugate and isinstance(model.trunk, Identity):
         return LinearStatistics.from_rows(rows, model.random)

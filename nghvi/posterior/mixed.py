@@ -5,7 +5,7 @@ conditional. For a linear model everything is mapped back to raw columns; a netw
 standardised inputs and only the response is mapped back.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -46,7 +46,7 @@ class MixedPosterior(NamedTuple):
     @property
     def model(self) -> MixedModel:
         """The fitted model (on the fitted scale)."""
-        return self.inference.model  # type: ignore[return-value]
+        return cast(MixedModel, self.inference.model)
 
     @property
     def data(self) -> Data:

@@ -27,8 +27,8 @@ class Stage(NamedTuple):
     name: str
     begin: Begin
     """Makes this stage's start from the previous stage's result (None for the first)."""
-    algorithm: HybridVI | None = None
-    num_steps: int = 0
+    algorithm: HybridVI
+    num_steps: int
     chunk: int = 100
     average_last: int = 0
     stop: Stop = lambda step, trace: False
@@ -43,6 +43,8 @@ class Recipe(NamedTuple):
     name: str
     stages: tuple[Stage, ...]
     judge: Judge
+    finish: Callable[[Variational], Variational] = lambda q: q
+    """What is made of the judged result, such as a projection."""
 
 
 class Position(NamedTuple):
@@ -85,9 +87,6 @@ def run(
             continue
         current = at.current if index == at.stage else None
         begin = current.state.q if current else stage.begin(stage_key, model, data, q)
-        if stage.algorithm is None:
-            q = begin
-            continue
         watch = _Watch(stage, progress)
         # The interruption may have come before the stop rule was asked about the last chunk.
         if not (current and current.trace and stage.stop(current.step, current.trace)):
@@ -117,7 +116,7 @@ def run(
     assert q is not None
     judge_key = jax.random.fold_in(key, len(recipe.stages))
     verdict = recipe.judge(judge_key, model, data, q, _traces(done))
-    return _result(q, verdict, done, begun, None)
+    return _result(recipe.finish(q), verdict, done, begun, None)
 
 
 class _Watch:

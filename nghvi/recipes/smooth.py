@@ -5,7 +5,6 @@ orthogonal draws; step length 1 three times, then 2/3, 2/4, ... (which averages 
 The result is exact for a Gaussian posterior and the ELBO optimum otherwise.
 """
 
-import functools
 from typing import cast
 
 import equinox as eqx
@@ -55,11 +54,10 @@ def smooth_recipe(
         algorithm = natural_gradient(score, robbins_monro(0), batch)
         stop = stop_rule(0, 2 * CHUNK, 0.03)
         stages.append(Stage("sampled latents", _carry_on, algorithm, 400, CHUNK, 0, stop))
-    decide = judge_full(algorithm)
-    if rank is not None:
-        stages.append(Stage("projection", functools.partial(_project, rank=rank)))
-        decide = _judge_projection(rank)
-    return Recipe("smooth", tuple(stages), decide)
+    recipe = Recipe("smooth", tuple(stages), judge_full(algorithm))
+    if rank is None:
+        return recipe
+    return recipe._replace(finish=lambda q: project(cast(CholeskyGaussian, q), rank))
 
 
 def _near(step: int, trace: Info) -> bool:
@@ -120,15 +118,6 @@ def judge_full(algorithm: HybridVI) -> Judge:
     return decide
 
 
-def _judge_projection(rank: int) -> Judge:
-    def decide(key: Key, model: LatentModel, data: Data, q: Variational, traces: Traces) -> Verdict:
-        return Verdict(
-            True, f"Converged: rank {rank} projection of a full covariance fit.", 0.0, 0.0
-        )
-
-    return decide
-
-
 def _from_mode(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
     theta = _initial(key, model, data)
     return laplace_start(cast(MarginalModel, model), data, theta).q
@@ -146,9 +135,3 @@ def _from_scratch(key: Key, model: LatentModel, data: Data, q: Variational | Non
 
 def _carry_on(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
     return cast(Variational, q)
-
-
-def _project(
-    key: Key, model: LatentModel, data: Data, q: Variational | None, rank: int
-) -> Variational:
-    return project(cast(CholeskyGaussian, q), rank)

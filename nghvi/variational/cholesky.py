@@ -9,7 +9,7 @@ The retraction moves the precision: with ``M = C^-1 dC`` the new precision in wh
 target, which an additive update of C does not.
 """
 
-from typing import Self
+from typing import Self, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -94,7 +94,7 @@ class CholeskyGaussian(Variational):
         longest = max(1.0, np.sqrt(self.dim) / 2)
         step = step * jnp.minimum(1.0, longest / jnp.maximum(jnp.linalg.norm(step), 1e-300))
         root = factor @ (vectors / jnp.sqrt(precision))
-        return self.from_covariance_factor(self.mean + factor @ step, root)  # type: ignore[return-value]
+        return cast(Self, self.from_covariance_factor(self.mean + factor @ step, root))
 
     def rescale(self, tangent: Self, unit: Float[Array, " m"]) -> Self:
         return type(self)(unit * tangent.mean, pack_lower(unit[:, None] * _dense(tangent)))
