@@ -1,5 +1,7 @@
 """Networks: trunks, weight priors, the recipe, repeated inputs, and what goes wrong."""
 
+import signal
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,8 +10,10 @@ import pandas as pd
 import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
+from sklearn.base import clone
 
 import nghvi
+import nghvi.estimators._base as base
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
 from nghvi._core.fit import fit
@@ -62,7 +66,20 @@ def test_a_network_is_judged_and_evaluated(deep):
     assert deep.verdict_.startswith(("Settled", "Not settled"))
     assert np.isfinite([deep.elbo_, deep.log_evidence_]).all()
     assert np.isfinite(deep.summary().to_numpy()).all()
-    assert set(deep.trace_["stage"]) == {"explore", "polish"}
+    assert set(deep.trace_["stage"]) == {"climb 1", "climb 2", "explore 1", "polish"}
+
+
+def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(curve, deep, monkeypatch):
+    class Interrupting(base.FitProgress):
+        def __call__(self, *state):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(base, "FitProgress", Interrupting)
+    part = clone(deep).set_params(verbose=True).fit(*curve)
+    assert part.verdict_.startswith("Interrupted: stage 'climb 1'")
+    assert np.isfinite(part.predict(curve[0])).all()
+    part.set_params(verbose=False).resume()
+    np.testing.assert_array_equal(part.predict(curve[0]), deep.predict(curve[0]))
 
 
 def test_the_same_seed_gives_the_same_network(curve, deep):

@@ -1,5 +1,7 @@
 """The estimators: right answers on the user's scale, whatever table comes in."""
 
+import signal
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -201,7 +203,7 @@ def test_an_interrupted_fit_is_usable_and_resumes(panel, monkeypatch):
 
     class Interrupting(base.FitProgress):
         def __call__(self, *state):
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(base, "FitProgress", Interrupting)
     part = nghvi.MixedRegressor("g", verbose=True).fit(panel[COLUMNS], panel["y"])

@@ -1,5 +1,7 @@
 """The loop: chunking, resuming and interrupting change nothing."""
 
+import signal
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -156,7 +158,7 @@ def test_an_interrupted_recipe_resumes_to_the_same_bits(after, key):
     def interrupt(stage, step, total, trace):
         calls.append(stage)
         if len(calls) == after:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     part = run(recipe, key, model, DATA, progress=interrupt)
     assert part.position is not None
@@ -165,3 +167,15 @@ def test_an_interrupted_recipe_resumes_to_the_same_bits(after, key):
     rest = run(recipe, key, model, DATA, resume=part.position)
     assert same(whole.q, rest.q)
     assert whole.steps == rest.steps
+
+
+def test_a_second_interrupt_is_not_held_back(key):
+    model = NormalMean()
+
+    def impatient(stage, step, total, trace):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(smooth_recipe(model, Sampled(), None), key, model, DATA, progress=impatient)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -261,7 +261,7 @@ def test_draws_of_a_loaded_model_are_the_same(fitted, tmp_path):
 
 
 def test_interrupted_fit_comes_back_as_it_is(fitted, tmp_path):
-    run = fitted.posterior_.inference.run._replace(position=Position(0, None, None, ()))
+    run = fitted.posterior_.inference.run._replace(position=Position(0, None, ()))
     inference = dataclasses.replace(fitted.posterior_.inference, run=run)
     stopped = clone(fitted)
     vars(stopped).update(vars(fitted), posterior_=fitted.posterior_._replace(inference=inference))

@@ -62,9 +62,7 @@ class IntegratedTobit(Tobit, nghvi.MarginalModel):
     def log_marginal(self, params, data):
         """log p(y | theta) + log p(theta)."""
         mean, sd = data.x @ params.beta, jnp.exp(0.5 * params.log_variance)
-        each = jnp.where(
-            data.y > 0, norm.logpdf(data.y, mean, sd), norm.logcdf(-mean / sd)
-        )
+        each = jnp.where(data.y > 0, norm.logpdf(data.y, mean, sd), norm.logcdf(-mean / sd))
         prior = jnp.sum(norm.logpdf(params.beta, 0, 10)) + norm.logpdf(params.log_variance, 0, 2)
         return jnp.sum(each) + prior
 

@@ -32,7 +32,12 @@ def robbins_monro(hold: int) -> optax.GradientTransformation:
     With 2 in the numerator what the first steps got wrong is forgotten like 1/t^2 (with 1, like
     1/t) at the price of a third more noise.
     """
-    return _scheduled(lambda t: jnp.minimum(1.0, 2.0 / jnp.maximum(t - hold + 3, 1)))
+    return _scheduled(lambda step: robbins_monro_length(step, hold))
+
+
+def robbins_monro_length(step: Int[Array, ""] | int, hold: int) -> Float[Array, ""]:
+    """Length of the step numbered ``step`` from 0."""
+    return jnp.minimum(1.0, 2.0 / jnp.maximum(step - hold + 3, 1))
 
 
 def _scheduled(length: Callable[[Array], Array]) -> optax.GradientTransformation:

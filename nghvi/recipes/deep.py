@@ -1,9 +1,10 @@
 """Recipe for networks and other posteriors without one clear mode.
 
-    climb     Adam to a mode, from several random starts; the best goes on
+    climb     Adam to a mode, from several random starts
     explore   Adam on the factor Gaussian in fixed units from small variances: leaves poor modes
     polish    Adam in units of the current posterior sd, with decaying steps
 
+The best climb is explored (all are where latents are drawn), the best exploration polished;
 each ending with an average of its last tenth. A Gaussian started away from a mode stays with a
 network too simple for the data, since noisy weights make complexity look costly; one that is
 only polished stays at the first mode. The verdict says "settled": such a posterior has many
@@ -21,14 +22,14 @@ from jaxtyping import Array, Float
 
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
-from nghvi._core.fit import fit
+from nghvi._core.fit import Fit
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta, unraveller
 from nghvi._core.score import Integrated, Score
 from nghvi._core.step_rules import Adam
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params, Scalar
-from nghvi.recipes.run import Begin, Judge, Recipe, Stage, Traces
+from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, Traces, carry_on
 from nghvi.recipes.verdict import Verdict
 from nghvi.variational.factor import FactorGaussian
 from nghvi.variational.point import Point
@@ -41,6 +42,8 @@ RANK = 3
 ENCORES = 2
 """Further polishing where the ELBO still rises."""
 CHUNK = 50
+ROUGH_DRAWS = 16
+"""Draws that rank explorations: an error of a few nats, where these differ by tens."""
 
 
 class Lengths(NamedTuple):
@@ -72,8 +75,8 @@ def deep_recipe(
 
     ``steps`` of one start in all; None polishes again until the ELBO has settled.
     """
-    default = STEPS if isinstance(score, Integrated) else SAMPLED_STEPS
-    lengths = Lengths.of(default if steps is None else steps)
+    integrated = isinstance(score, Integrated)
+    lengths = Lengths.of((STEPS if integrated else SAMPLED_STEPS) if steps is None else steps)
 
     def adam(direction: ScaledGradient, length: float, num_steps: int, hold: float) -> HybridVI:
         return HybridVI(IndependentDraws(1), score, direction, Adam(length, num_steps, hold))
@@ -83,45 +86,76 @@ def deep_recipe(
     explore = adam(ScaledGradient(10 * unit), 0.05, lengths.explore, 0.3)
     polish = adam(ScaledGradient(unit, 1.0), 0.02, lengths.polish, 0.2)
 
-    def begin(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
-        ends = [_climb(k, climb, model, data, lengths) for k in jax.random.split(key, num_starts)]
-        start = max(ends, key=lambda end: end[1])[0]
-        return FactorGaussian.start(start, unit, rank, 0.01 * unit[:, None])
+    def widen(q: Variational) -> Variational:
+        """A point becomes a narrow Gaussian."""
+        if not isinstance(q, Point):
+            return q
+        return FactorGaussian.start(q.mean, unit, rank, 0.01 * unit[:, None])
 
-    def carry_on(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
-        return cast(Variational, q)
+    def from_climb(place: int) -> Begin:
+        def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+            ends = [stage.fit for stage in done if stage.name.startswith("climb")]
+            ends.sort(key=lambda end: _height(key, end, model, data), reverse=True)
+            return widen(ends[place].q)
+
+        return begin
+
+    def from_best_exploration(
+        key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]
+    ) -> Variational:
+        ends = [stage.fit for stage in done if stage.name.startswith("explore")]
+        return (
+            max(ends, key=lambda end: _height(key, end, model, data)).q if ends[1:] else ends[0].q
+        )
 
     def stage(name: str, first: Begin, algorithm: HybridVI, num_steps: int) -> Stage:
         return Stage(name, first, algorithm, num_steps, CHUNK, max(1, num_steps // 10))
 
+    # The height of a climb tells which one ends best where gradients are exact, not where they
+    # come from drawn latents.
+    explored = 1 if integrated else num_starts
     stages = [
-        stage("explore", begin, explore, lengths.explore),
-        stage("polish", carry_on, polish, lengths.polish),
+        *(stage(f"climb {n + 1}", _random, climb, lengths.climb) for n in range(num_starts)),
+        *(
+            stage(f"explore {n + 1}", from_climb(n), explore, lengths.explore)
+            for n in range(explored)
+        ),
+        stage("polish", from_best_exploration, polish, lengths.polish),
     ]
     if steps is None:
-        again = stages[-1]._replace(needed=lambda traces: not _settled(traces[-1][1], unit.size))
+        again = stages[-1]._replace(
+            begin=carry_on, needed=lambda traces: not _settled(traces[-1][1], unit.size)
+        )
         stages += [again._replace(name=f"polish {n}") for n in range(2, 2 + ENCORES)]
-    return Recipe("deep", tuple(stages), judge_settled(num_starts))
+    return Recipe("deep", tuple(stages), judge_settled(num_starts), widen)
 
 
-def _climb(
-    key: Key, algorithm: HybridVI, model: LatentModel, data: Data, lengths: Lengths
-) -> tuple[Float[Array, " m"], float]:
-    """The end of one climb and how high it is."""
-    start = Point(initial_theta(key, model, data))
-    end = fit(key, algorithm, model, data, start, num_steps=lengths.climb, chunk=CHUNK)
+def _random(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+    return Point(initial_theta(key, model, data))
+
+
+def _height(key: Key, end: Fit, model: LatentModel, data: Data) -> float:
+    """ELBO of a stage's end, by few draws; of a point, log p(y, theta)."""
     if isinstance(model, MarginalModel):
         # Not the joint density with drawn latents: that grows without bound as they shrink.
-        height = float(_log_marginal(model, data, end.q.mean))
+        height = float(_rough_elbo(key, end.q, model, data))
     else:
-        last = np.asarray(cast(Info, end.trace).log_target)[-max(1, lengths.climb // 10) :]
-        height = float(np.mean(last))
-    return end.q.mean, height if np.isfinite(height) else -np.inf
+        trace = cast(Info, end.trace)
+        last = np.asarray(trace.log_target - trace.log_q)
+        height = float(np.mean(last[-max(1, last.size // 10) :]))
+    return height if np.isfinite(height) else -np.inf
 
 
 @eqx.filter_jit
-def _log_marginal(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -> Scalar:
-    return model.log_marginal(unraveller(model, data)(theta), data)
+def _rough_elbo(key: Key, q: Variational, model: MarginalModel, data: Data) -> Scalar:
+    unravel = unraveller(model, data)
+
+    def log_ratio(noise: Float[Array, " e"]) -> Scalar:
+        theta = q.transport(noise)
+        return model.log_marginal(unravel(theta), data) - q.log_density(theta)
+
+    noise = jax.random.normal(key, (ROUGH_DRAWS if q.noise_dim else 1, q.noise_dim))
+    return jnp.mean(jax.lax.map(log_ratio, noise))
 
 
 def judge_settled(num_starts: int) -> Judge:

@@ -8,22 +8,18 @@ damping 10, the average of the last 100 iterates returned after a fixed number o
     ordinary  SG-HVI: ADADELTA on the ordinary gradient
 """
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float
 
 from nghvi._core.direction import Direction, NaturalGradient, OrdinaryGradient
 from nghvi._core.draws import AntitheticDraws, IndependentDraws
-from nghvi._core.fit import fit
-from nghvi._core.hybrid import HybridVI, Info
+from nghvi._core.hybrid import HybridVI
 from nghvi._core.model import LatentModel
 from nghvi._core.score import Sampled, Score
 from nghvi._core.step_rules import (
-    ScaleState,
     adadelta_rule,
     coded_rule,
     printed_rule,
@@ -32,8 +28,8 @@ from nghvi._core.step_rules import (
 from nghvi._core.variational import Variational
 from nghvi._linalg.damped_cg import SolveOptions
 from nghvi._typing import Data, Key
-from nghvi.recipes.run import Judge, Recipe, Stage, Traces
-from nghvi.recipes.verdict import Verdict, judge
+from nghvi.recipes.fresh import judge_by_fresh_draws
+from nghvi.recipes.run import Ended, Recipe, Stage
 from nghvi.variational.factor import FactorGaussian
 
 
@@ -68,31 +64,13 @@ def published_recipe(
     rule = published_rule(name, fisher)
     algorithm = HybridVI(IndependentDraws(1), score, rule.direction, rule.step_rule)
 
-    def begin(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
+    def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
         spread = jnp.full_like(start, scale)
         return FactorGaussian.start(start, spread, rank, signed_scale=True)
 
     stage = Stage(name, begin, algorithm, num_steps, 100, min(100, num_steps))
-    return Recipe(
-        name, (stage,), judge_by_fresh_draws(score, "take more steps or use method='auto'")
+    fresh = HybridVI(
+        AntitheticDraws(32), score, OrdinaryGradient(), robbins_monro(0), every_error=True
     )
-
-
-def judge_by_fresh_draws(score: Score, remedy: str, estimates: int = 10, pairs: int = 32) -> Judge:
-    """Judge any family by the gradient at the result, from fresh antithetic draws."""
-
-    def decide(key: Key, model: LatentModel, data: Data, q: Variational, traces: Traces) -> Verdict:
-        algorithm = HybridVI(
-            AntitheticDraws(pairs), score, OrdinaryGradient(), robbins_monro(0), every_error=True
-        )
-        first = fit(key, algorithm, model, data, q, num_steps=0, chunk=estimates)
-        silent = ScaleState(jnp.zeros((), jnp.int32), jnp.zeros(()))
-        first = first._replace(state=first.state._replace(rule=silent))
-        done = fit(
-            key, algorithm, model, data, q, num_steps=estimates, chunk=estimates, resume=first
-        )
-        trace = cast(Info, done.trace)
-        left = jax.tree.map(np.asarray, trace.remaining)
-        return judge(left.mean, left.scale, remedy=remedy, bad_draws=int(trace.bad_draws.sum()))
-
-    return decide
+    remedy = "take more steps or use method='auto'"
+    return Recipe(name, (stage,), judge_by_fresh_draws(fresh, remedy, 10, 10))

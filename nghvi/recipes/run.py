@@ -7,14 +7,23 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from nghvi._core.fit import Fit, fit
+from nghvi._core.fit import Fit, Monitor, fit
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.model import LatentModel
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
+from nghvi.recipes.interrupt import Interrupt
 from nghvi.recipes.verdict import Verdict
 
-Begin = Callable[[Key, LatentModel, Data, Variational | None], Variational]
+
+class Ended(NamedTuple):
+    """A stage that has run."""
+
+    name: str
+    fit: Fit
+
+
+Begin = Callable[[Key, LatentModel, Data, tuple[Ended, ...]], Variational]
 Stop = Callable[[int, Info], bool]
 Traces = tuple[tuple[str, Info], ...]
 Judge = Callable[[Key, LatentModel, Data, Variational, Traces], Verdict]
@@ -22,11 +31,11 @@ Progress = Callable[[str, int, int, Info], None]
 
 
 class Stage(NamedTuple):
-    """One algorithm run for a number of steps from where the last stage ended."""
+    """One algorithm run for a number of steps."""
 
     name: str
     begin: Begin
-    """Makes this stage's start from the previous stage's result (None for the first)."""
+    """Makes this stage's start from the stages that have ended."""
     algorithm: HybridVI
     num_steps: int
     chunk: int = 100
@@ -44,17 +53,15 @@ class Recipe(NamedTuple):
     stages: tuple[Stage, ...]
     judge: Judge
     finish: Callable[[Variational], Variational] = lambda q: q
-    """What is made of the judged result, such as a projection."""
+    """What is made of the judged (or interrupted) result, such as a projection."""
 
 
 class Position(NamedTuple):
     """Where a run was left: hand it back as ``resume`` to go on as if nothing had happened."""
 
     stage: int
-    q: Variational | None
-    """Result of the stages before."""
     current: Fit | None
-    done: tuple[tuple[str, Fit], ...]
+    done: tuple[Ended, ...]
 
 
 class Run(NamedTuple):
@@ -78,16 +85,29 @@ def run(
     resume: Position | None = None,
 ) -> Run:
     """Run all stages; Ctrl-C ends the run after the current chunk with a usable result."""
+    with Interrupt() as interrupt:
+        return _run(recipe, key, model, data, progress, resume, interrupt)
+
+
+def _run(
+    recipe: Recipe,
+    key: Key,
+    model: LatentModel,
+    data: Data,
+    progress: Progress | None,
+    resume: Position | None,
+    interrupt: Interrupt,
+) -> Run:
     begun = time.perf_counter()
-    at = resume or Position(0, None, None, ())
-    q, done = at.q, list(at.done)
+    at = resume or Position(0, None, ())
+    done = at.done
     for index in range(at.stage, len(recipe.stages)):
         stage, stage_key = recipe.stages[index], jax.random.fold_in(key, index)
         if not stage.needed(_traces(done)):
             continue
         current = at.current if index == at.stage else None
-        begin = current.state.q if current else stage.begin(stage_key, model, data, q)
-        watch = _Watch(stage, progress)
+        begin = current.state.q if current else stage.begin(stage_key, model, data, done)
+        watch = _watch(stage, progress, interrupt)
         # The interruption may have come before the stop rule was asked about the last chunk.
         if not (current and current.trace and stage.stop(current.step, current.trace)):
             current = fit(
@@ -102,45 +122,48 @@ def run(
                 monitor=watch,
                 resume=current,
             )
-        if watch.interrupted:
-            position = Position(index, q, current, tuple(done))
+        if interrupt.requested:
             verdict = Verdict(
                 False,
                 f"Interrupted: stage '{stage.name}' stopped at step {current.step} of at most "
                 f"{stage.num_steps}; resume to finish.",
             )
-            done.append((stage.name, current))
-            return _result(current.state.q, verdict, done, begun, position)
-        done.append((stage.name, current))
-        q = current.q
-    assert q is not None
+            ended = (*done, Ended(stage.name, current))
+            position = Position(index, current, done)
+            return _result(recipe.finish(current.state.q), verdict, ended, begun, position)
+        done = (*done, Ended(stage.name, current))
+    q = done[-1].fit.q
     judge_key = jax.random.fold_in(key, len(recipe.stages))
     verdict = recipe.judge(judge_key, model, data, q, _traces(done))
     return _result(recipe.finish(q), verdict, done, begun, None)
 
 
-class _Watch:
-    """Monitor of one stage: reports progress, asks the stop rule, absorbs Ctrl-C."""
-
-    def __init__(self, stage: Stage, progress: Progress | None) -> None:
-        self.stage, self.progress, self.interrupted = stage, progress, False
-
-    def __call__(self, step: int, trace: Info) -> bool:
-        try:
-            if self.progress is not None:
-                self.progress(self.stage.name, step, self.stage.num_steps, trace)
-            return self.stage.stop(step, trace)
-        except KeyboardInterrupt:
-            self.interrupted = True
-            return True
+def carry_on(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+    """Begin where the last stage ended."""
+    return done[-1].fit.q
 
 
-def _traces(done: list) -> Traces:
+def _watch(stage: Stage, progress: Progress | None, interrupt: Interrupt) -> Monitor:
+    """Monitor of one stage: reports progress, asks for Ctrl-C and the stop rule."""
+
+    def watch(step: int, trace: Info) -> bool:
+        if progress is not None:
+            progress(stage.name, step, stage.num_steps, trace)
+        return interrupt.requested or stage.stop(step, trace)
+
+    return watch
+
+
+def _traces(done: tuple[Ended, ...]) -> Traces:
     return tuple((name, f.trace) for name, f in done if f.trace is not None)
 
 
 def _result(
-    q: Variational, verdict: Verdict, done: list, begun: float, position: Position | None
+    q: Variational,
+    verdict: Verdict,
+    done: tuple[Ended, ...],
+    begun: float,
+    position: Position | None,
 ) -> Run:
     traces = _traces(done)
     steps = sum(len(np.asarray(t.log_q)) for _, t in traces)

@@ -15,23 +15,26 @@ import optax
 
 from nghvi._core.direction import NaturalGradient
 from nghvi._core.draws import OrthogonalDraws
-from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta
 from nghvi._core.score import Integrated, Sampled, Score
-from nghvi._core.step_rules import ScaleState, robbins_monro
+from nghvi._core.step_rules import robbins_monro, robbins_monro_length
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
+from nghvi.recipes.fresh import judge_by_fresh_draws
 from nghvi.recipes.project import project
-from nghvi.recipes.run import Judge, Recipe, Stage, Stop, Traces
+from nghvi.recipes.run import Ended, Recipe, Stage, Stop, carry_on
 from nghvi.recipes.start import laplace_start
-from nghvi.recipes.verdict import TOLERANCE, Verdict, judge
 from nghvi.variational.cholesky import CholeskyGaussian
 
 CHUNK = 5
 HOLD = 3
 APPROACH = 200
 MOST_ESTIMATES = 100
+REMEDY = (
+    "the posterior may have several modes or a flat direction: simplify the random effects, use "
+    "a tighter prior, or check for collinear columns"
+)
 
 
 def smooth_recipe(
@@ -53,8 +56,10 @@ def smooth_recipe(
     if isinstance(score, Sampled):
         algorithm = natural_gradient(score, robbins_monro(0), batch)
         stop = stop_rule(0, 2 * CHUNK, 0.03)
-        stages.append(Stage("sampled latents", _carry_on, algorithm, 400, CHUNK, 0, stop))
-    recipe = Recipe("smooth", tuple(stages), judge_full(algorithm))
+        stages.append(Stage("sampled latents", carry_on, algorithm, 400, CHUNK, 0, stop))
+    recipe = Recipe(
+        "smooth", tuple(stages), judge_by_fresh_draws(algorithm, REMEDY, CHUNK, MOST_ESTIMATES)
+    )
     if rank is None:
         return recipe
     return recipe._replace(finish=lambda q: project(cast(CholeskyGaussian, q), rank))
@@ -79,7 +84,7 @@ def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
     """
 
     def stop(step: int, trace: Info) -> bool:
-        length = min(1.0, 2 / max(step - hold + 2, 1))
+        length = float(robbins_monro_length(step - 1, hold))
         recent = np.concatenate([trace.remaining.mean[-CHUNK:], trace.remaining.scale[-CHUNK:]], 1)
         left = np.abs(recent[1:]).max(axis=1).mean()
         return step >= at_least and bool(np.sqrt(length) * left < tolerance)
@@ -87,38 +92,7 @@ def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
     return stop
 
 
-def judge_full(algorithm: HybridVI) -> Judge:
-    """Judge by fresh draws with the step rule silenced: no second program is compiled."""
-
-    def decide(key: Key, model: LatentModel, data: Data, q: Variational, traces: Traces) -> Verdict:
-        first = fit(key, algorithm, model, data, q, num_steps=0, chunk=CHUNK)
-        silent = ScaleState(first.state.rule.step, jnp.zeros(()))
-        first = first._replace(state=first.state._replace(rule=silent))
-        estimates, number = first, 1
-        while number < MOST_ESTIMATES:
-            number = min(3 * number, MOST_ESTIMATES)
-            estimates = fit(
-                key, algorithm, model, data, q, num_steps=number, chunk=CHUNK, resume=estimates
-            )
-            trace = cast(Info, estimates.trace)
-            spread = max(
-                trace.remaining.mean.std(axis=0).max(), trace.remaining.scale.std(axis=0).max()
-            )
-            # A spread of three values says little: hence two fewer degrees.
-            if not spread / np.sqrt(number - 2) > TOLERANCE / 5:
-                break
-        return judge(
-            np.asarray(trace.remaining.mean),
-            np.asarray(trace.remaining.scale),
-            bad_draws=int(trace.bad_draws.sum()),
-            remedy="the posterior may have several modes or a flat direction: simplify the random "
-            "effects, use a tighter prior, or check for collinear columns",
-        )
-
-    return decide
-
-
-def _from_mode(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
+def _from_mode(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
     theta = _initial(key, model, data)
     return laplace_start(cast(MarginalModel, model), data, theta).q
 
@@ -128,10 +102,6 @@ def _initial(key: Key, model: LatentModel, data: Data) -> jax.Array:
     return initial_theta(key, model, data)
 
 
-def _from_scratch(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
+def _from_scratch(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
     theta = _initial(key, model, data)
     return CholeskyGaussian.from_covariance_factor(theta, 0.1 * jnp.eye(theta.size))
-
-
-def _carry_on(key: Key, model: LatentModel, data: Data, q: Variational | None) -> Variational:
-    return cast(Variational, q)
