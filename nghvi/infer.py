@@ -35,8 +35,8 @@ SIDE_BY_SIDE = 200_000
 COSTLY, HUGE = 20_000, 10_000_000
 LARGEST_FULL = 300
 """Parameters up to which a smooth posterior gets a full covariance."""
-CLOSE_ENOUGH = 0.02
-"""Nats between ELBO and evidence below which a costly model's draws are not corrected."""
+EXACT, CLOSE_ENOUGH = 1e-6, 0.02
+"""Nats between ELBO and evidence below which draws (a costly model's draws) are not corrected."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,21 +198,24 @@ def _finish(
         done = done._replace(verdict=_failed(lost, len(found.log_ratio)))
     gap = found.log_evidence - found.elbo if np.isfinite(found.elbo) else float("inf")
     corrected = None
-    if correct and not (costly and gap < CLOSE_ENOUGH):
+    if correct and gap > (CLOSE_ENOUGH if costly else EXACT):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key_pool)))
         corrected = importance_pool(
             found, model, data, rng, log2_draws=10 if costly else 12, batch=batch
         )
+    if corrected is None:
+        plain = Pool.plain(draw(key_pool, done.q, 4000)[0])
+        corrected = plain._replace(log_evidence=found.log_evidence)
     return Inference(
         model,
         data,
         done.q,
         done.verdict,
         done,
-        Pool.plain(draw(key_pool, done.q, 4000)[0]) if corrected is None else corrected,
+        corrected,
         found.elbo,
         found.elbo_se,
-        found.log_evidence,
+        corrected.log_evidence,
         pareto_shape(found.log_ratio),
     )
 

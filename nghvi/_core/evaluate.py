@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.special import logsumexp
 
 from nghvi._core.draws import flat_normal
 from nghvi._core.model import MarginalModel, unraveller
@@ -44,10 +45,12 @@ class Evaluation(NamedTuple):
     @property
     def log_evidence(self) -> float:
         """Importance sampling estimate of log p(y); never below :attr:`elbo`."""
-        top = self.log_ratio.max()
-        if not np.isfinite(top):
-            return float("-inf")
-        return float(top + np.log(np.mean(np.exp(self.log_ratio - top))))
+        return log_mean_exp(self.log_ratio)
+
+
+def log_mean_exp(log_ratio: Float[np.ndarray, " s"]) -> float:
+    """log of the mean of exp; -inf where no value is finite."""
+    return float(logsumexp(log_ratio) - np.log(log_ratio.size))
 
 
 @eqx.filter_jit

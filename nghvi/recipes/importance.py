@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy.special import gammaincinv, gammaln, ndtri
 from scipy.stats.qmc import Sobol
 
-from nghvi._core.evaluate import Evaluation, log_targets
+from nghvi._core.evaluate import Evaluation, log_mean_exp, log_targets
 from nghvi._core.model import MarginalModel
 from nghvi._typing import Data
 
@@ -34,6 +34,8 @@ class Pool(NamedTuple):
     """Pareto shape of the weights; nan where none were computed."""
     corrected: bool
     """Whether the weights correct q towards the exact posterior."""
+    log_evidence: float = np.nan
+    """log p(y) by the weights; nan where none were computed."""
 
     @staticmethod
     def plain(theta: np.ndarray) -> "Pool":
@@ -96,7 +98,7 @@ def importance_pool(
         if not np.isfinite(log_ratio).any():
             break
         weight, k_hat = smooth_weights(np.maximum(log_ratio, log_ratio.max() - 700))
-        current = Pool(theta, weight, k_hat, k_hat < RELIABLE)
+        current = Pool(theta, weight, k_hat, k_hat < RELIABLE, log_mean_exp(log_ratio))
         # Weighted draws of q itself are never the result: its tails are too light to be seen
         # missing, so their effective number flatters.
         if current.corrected and (best is None or current.effective > best.effective):
