@@ -19,7 +19,8 @@ from benchmarks.facts import about
 from nghvi import scores
 from nghvi.data.grouped import Rows
 from nghvi.infer import infer
-from nghvi.models.mixed import MixedModel, prepare, published_start
+from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.published_start import published_start
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian

@@ -21,7 +21,7 @@ from nghvi._core.model import (
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
-from nghvi.recipes.deep import RANK, STARTS, deep_recipe, starting_sd
+from nghvi.recipes.deep import RANK, deep_recipe
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
 from nghvi.recipes.published import published_recipe
 from nghvi.recipes.run import Position, Progress, Recipe, Run, run
@@ -153,7 +153,7 @@ def _recipe(key: Key, model: LatentModel, data: Data, plan: Plan) -> Recipe:
     score: Score = Integrated() if exact and plan.latents != "sample" else Sampled()
     if method != "auto":
         theta = initial_theta(key, model, data) if plan.start is None else plan.start
-        published = Integrated() if plan.latents == "integrate" else Sampled()
+        published = Integrated() if plan.latents == "integrate" else Sampled(moving=False)
         rank = RANK if number is None else number
         return published_recipe(method, theta, rank, plan.steps or 3000, score=published)
     dim = parameter_dimension(model, data)
@@ -165,9 +165,9 @@ def _recipe(key: Key, model: LatentModel, data: Data, plan: Plan) -> Recipe:
         )
     if isinstance(model, MarginalModel) and not model.integration_is_cheap:
         score = score if plan.latents == "integrate" else Sampled()
-    starts = STARTS if isinstance(plan.n_starts, str) else plan.n_starts
-    unit = starting_sd(model.init_params(key, data))
-    return deep_recipe(score, unit, RANK if number is None else number, plan.steps, starts)
+    starts = None if isinstance(plan.n_starts, str) else plan.n_starts
+    number = RANK if number is None else number
+    return deep_recipe(model, data, score, number, plan.steps, starts)
 
 
 def _refined_if_needed(model: LatentModel, data: Data, q: Variational) -> MarginalModel | None:

@@ -8,7 +8,8 @@ import nghvi
 from nghvi._core.evaluate import evaluate
 from nghvi.data.grouped import Rows
 from nghvi.infer import infer
-from nghvi.models.mixed import MixedModel, prepare, published_start
+from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import pareto_shape

@@ -47,9 +47,36 @@ class LatentModel(eqx.Module):
         An exact draw ignores ``latents``.
         """
 
+    def log_joint_moving(
+        self, params: Params, anchor: Params, latents: Latents, data: Data
+    ) -> Scalar:
+        """:meth:`log_joint` in coordinates of z that may move with ``params``.
+
+        ``latents`` were drawn at ``anchor``, where the gradient is taken. By Fisher's identity
+        every smooth change of coordinates gives the same expected gradient; a good one gives it
+        less noise.
+        """
+        return self.log_joint(params, latents, data)
+
+    def log_at_rest(self, params: Params, data: Data) -> Scalar | None:
+        """``log p(y | theta, z) + log p(theta)`` with z at the centre of its prior, or None.
+
+        Where it is given, a network climbs it to its start: cheaper than drawing or integrating
+        z, and free of the poor modes in which z explains what the network should.
+        """
+        return None
+
+    def num_observations(self, data: Data) -> float:
+        """How much the data tell: the recipe for networks explores in smaller steps with more."""
+        return max((leaf.shape[0] for leaf in _arrays(data) if leaf.ndim), default=1)
+
     def evaluation_size(self, data: Data) -> int:
         """Numbers touched by one evaluation: decides how many draws are evaluated side by side."""
-        return sum(leaf.size for leaf in jax.tree.leaves(data) if eqx.is_array(leaf))
+        return sum(leaf.size for leaf in _arrays(data))
+
+
+def _arrays(data: Data) -> list[Array]:
+    return [leaf for leaf in jax.tree.leaves(data) if eqx.is_array(leaf)]
 
 
 class MarginalModel(LatentModel):

@@ -9,6 +9,8 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -50,6 +52,17 @@ class Response(eqx.Module):
         self, y: Float[Array, "*n"], eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
     ) -> Float[Array, "*n"]:
         """Log density of each observation."""
+
+    def slopes(
+        self, y: Float[Array, "*n"], eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
+    ) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
+        """First and second derivative of :meth:`log_prob` in eta."""
+        one = jnp.ones_like(eta)
+
+        def slope(eta: Array) -> Array:
+            return jax.jvp(lambda e: self.log_prob(y, e, dispersion), (eta,), (one,))[1]
+
+        return jax.jvp(slope, (eta,), (one,))
 
     @abc.abstractmethod
     def sample(

@@ -51,14 +51,30 @@ class Integrated(Score):
                 "derive it from MarginalModel, or use Sampled()."
             )
         unravel = unraveller(model, data)
-        value, score = jax.value_and_grad(lambda theta: model.log_marginal(unravel(theta), data))(
-            theta
-        )
-        return value, score, ()
+        return *jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta), ()
+
+
+class AtRest(Score):
+    """log p(y, theta | z) with z at the centre of its prior; carries no latents."""
+
+    def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
+        return ()
+
+    def __call__(
+        self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
+    ) -> tuple[Scalar, Array, Latents]:
+        unravel = unraveller(model, data)
+        return *jax.value_and_grad(lambda t: model.log_at_rest(unravel(t), data))(theta), ()
 
 
 class Sampled(Score):
-    """log g(theta, z) at one z drawn from p(z | theta, y)."""
+    """log g(theta, z) at one z drawn from p(z | theta, y).
+
+    ``moving`` lets the model choose the coordinates of z (:meth:`LatentModel.log_joint_moving`);
+    the published algorithms do not.
+    """
+
+    moving: bool = eqx.field(static=True, default=True)
 
     def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
         return model.init_latents(key, unraveller(model, data)(theta), data)
@@ -68,7 +84,10 @@ class Sampled(Score):
     ) -> tuple[Scalar, Array, Latents]:
         unravel = unraveller(model, data)
         latents = model.sample_latents(key, unravel(theta), latents, data)
-        value, score = jax.value_and_grad(
-            lambda theta: model.log_joint(unravel(theta), latents, data)
-        )(theta)
-        return value, score, latents
+
+        def log_density(t: Array) -> Scalar:
+            if self.moving:
+                return model.log_joint_moving(unravel(t), unravel(theta), latents, data)
+            return model.log_joint(unravel(t), latents, data)
+
+        return *jax.value_and_grad(log_density)(theta), latents

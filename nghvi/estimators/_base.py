@@ -23,7 +23,8 @@ from nghvi.estimators.design import add_intercept, random_columns, warn_about_de
 from nghvi.estimators.predictions import Predictions
 from nghvi.estimators.progress import FitProgress
 from nghvi.infer import Inference, infer
-from nghvi.models.mixed import MixedModel, prepare, published_start
+from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.scaling import Scaling

@@ -52,15 +52,7 @@ class RowProblem(NamedTuple):
         self, effects: Float[Array, "r k"]
     ) -> tuple[Float[Array, "r k"], Float[Array, "r r k"]]:
         """Gradient and negative Hessian of :meth:`log_prob` in each group's effects."""
-        eta = self.predictor(effects)
-        one = jnp.ones_like(eta)
-
-        def slope(eta: Array) -> Array:
-            return jax.jvp(
-                lambda e: self.response.log_prob(self.data.y, e, self.dispersion), (eta,), (one,)
-            )[1]
-
-        first, second = jax.jvp(slope, (eta,), (one,))
+        first, second = self.response.slopes(self.data.y, self.predictor(effects), self.dispersion)
         gradient = self.data.sum(self.design * first[:, None]).T - effects
         outer = self.design[:, :, None] * self.design[:, None, :]
         curvature = jnp.moveaxis(self.data.sum(-second[:, None, None] * outer), 0, -1)

@@ -13,7 +13,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from nghvi._core.model import MarginalModel
@@ -22,7 +21,7 @@ from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
 from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
-from nghvi.latents import conjugate, metropolis, quadrature
+from nghvi.latents import centring, conjugate, metropolis, quadrature
 from nghvi.latents.rows import RowProblem
 from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
@@ -89,6 +88,9 @@ class MixedModel(MarginalModel):
             return self
         return dataclasses.replace(self, num_nodes=finer)
 
+    def num_observations(self, data: GroupedData) -> float:
+        return data.num_rows
+
     def evaluation_size(self, data: GroupedData) -> int:
         """Numbers touched by one evaluation: how many fit side by side in the caches."""
         if isinstance(data, LinearStatistics):
@@ -122,7 +124,9 @@ class MixedModel(MarginalModel):
             coef = jnp.zeros(q)
             dispersion = self.response.start(data.variance)
             unit = jnp.ones(r)
-        variances = jnp.clip(0.2 * unit, 1e-8, 1e8)
+        # What a network's climb finds with effects at rest (log_at_rest) needs little of them.
+        small = not (self.response.conjugate or isinstance(self.trunk, Identity))
+        variances = jnp.clip((0.01 if small else 0.2) * unit, 1e-8, 1e8)
         effects = self.priors.effects.start(variances)
         return MixedParams(weights, coef, dispersion, effects, jnp.zeros(self._num_scales(weights)))
 
@@ -195,7 +199,29 @@ class MixedModel(MarginalModel):
         ) - 0.5 * jnp.sum((latents @ lower) ** 2)
         return fit + effects + self.log_prior(params)
 
+    def log_joint_moving(
+        self, params: MixedParams, anchor: MixedParams, latents: Float[Array, "k r"], data: Rows
+    ) -> Scalar:
+        if self.num_effects == 0:
+            return self.log_joint(params, latents, data)
+        problem = jax.lax.stop_gradient(self.row_problem(anchor, data))
+        moved, log_det = centring.recentre(
+            latents,
+            self.precision_factor(anchor),
+            self.precision_factor(params),
+            centring.prior_share(problem),
+        )
+        return self.log_joint(params, moved, data) + log_det
+
+    def log_at_rest(self, params: MixedParams, data: GroupedData) -> Scalar | None:
+        if self.response.conjugate:
+            return None  # integrating the effects costs little and shows more
+        without = dataclasses.replace(self, random=())
+        return without.log_marginal(params._replace(effects=jnp.zeros(0)), data)
+
     def init_latents(self, key: Key, params: MixedParams, data: Rows) -> Float[Array, "k r"]:
+        if self.gibbs is None:
+            return self.draw_effects(key, params, data)
         return jax.random.normal(key, (data.num_groups, self.num_effects))
 
     def sample_latents(
@@ -258,18 +284,3 @@ def prepare(model: MixedModel, rows: Rows) -> Grouped:
     if model.response.conjugate and isinstance(model.trunk, Identity):
         return LinearStatistics.from_rows(rows, model.random)
     return collapse(rows, sums_suffice=model.response.conjugate)
-
-
-def published_start(model: MixedModel, data: GroupedData, seed: int) -> Array:
-    """The authors' start: random weights with zero biases, everything else 0.01.
-
-    Their weights are uniform up to sqrt(6) / (n_in + n_out), not up to the root of the ratio.
-    """
-    params = model.init_params(jax.random.key(seed), data)
-
-    def narrow(w: Array) -> Array:
-        fan_out, fan_in = w.shape[0], w.shape[1] - 1
-        return w * jnp.sqrt(fan_in) / (fan_in + fan_out)
-
-    rest = jax.tree.map(lambda x: jnp.full_like(x, 0.01), params)
-    return ravel_pytree(rest._replace(weights=jax.tree.map(narrow, params.weights)))[0]

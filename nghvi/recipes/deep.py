@@ -1,10 +1,9 @@
 """Recipe for networks and other posteriors without one clear mode.
 
-    climb     Adam to a mode, from several random starts
+    climb     Adam to a mode, from several random starts; the best goes on
     explore   Adam on the factor Gaussian in fixed units from small variances: leaves poor modes
     polish    Adam in units of the current posterior sd, with decaying steps
 
-The best climb is explored (all are where latents are drawn), the best exploration polished;
 each ending with an average of its last tenth. A Gaussian started away from a mode stays with a
 network too simple for the data, since noisy weights make complexity look costly; one that is
 only polished stays at the first mode. The verdict says "settled": such a posterior has many
@@ -24,26 +23,25 @@ from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
 from nghvi._core.fit import Fit
 from nghvi._core.hybrid import HybridVI, Info
-from nghvi._core.model import LatentModel, MarginalModel, initial_theta, unraveller
-from nghvi._core.score import Integrated, Score
+from nghvi._core.model import LatentModel, initial_theta
+from nghvi._core.score import AtRest, Integrated, Score
 from nghvi._core.step_rules import Adam
 from nghvi._core.variational import Variational
-from nghvi._typing import Data, Key, Params, Scalar
+from nghvi._typing import Data, Key, Params
 from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, Traces, carry_on
 from nghvi.recipes.verdict import Verdict
 from nghvi.variational.factor import FactorGaussian
 from nghvi.variational.point import Point
 
-STEPS, SAMPLED_STEPS = 1800, 5400
+STEPS, SAMPLED_STEPS = 2400, 5400
 """Steps of one start; more where latents are drawn, since that is noisier."""
-SHARES = {"climb": 300 / 1800, "explore": 800 / 1800, "polish": 700 / 1800}
-STARTS = 3
+SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
+STARTS, STARTS_AT_REST = 3, 6
+"""Climbs; where latents are at rest they cost little, so there are more, twice as long."""
 RANK = 3
 ENCORES = 2
 """Further polishing where the ELBO still rises."""
 CHUNK = 50
-ROUGH_DRAWS = 16
-"""Draws that rank explorations: an error of a few nats, where these differ by tens."""
 
 
 class Lengths(NamedTuple):
@@ -69,22 +67,31 @@ def starting_sd(params: Params) -> Float[Array, " m"]:
 
 
 def deep_recipe(
-    score: Score, unit: Float[Array, " m"], rank: int, steps: int | None, num_starts: int
+    model: LatentModel,
+    data: Data,
+    score: Score,
+    rank: int,
+    steps: int | None = None,
+    num_starts: int | None = None,
 ) -> Recipe:
-    """The recipe with small starting standard deviations ``unit``.
+    """The recipe for this model.
 
     ``steps`` of one start in all; None polishes again until the ELBO has settled.
     """
-    integrated = isinstance(score, Integrated)
-    lengths = Lengths.of((STEPS if integrated else SAMPLED_STEPS) if steps is None else steps)
+    lengths = Lengths.of(steps or (STEPS if isinstance(score, Integrated) else SAMPLED_STEPS))
+    params = model.init_params(jax.random.key(0), data)
+    unit, climb_score = starting_sd(params), score
+    at_rest = eqx.filter_eval_shape(model.log_at_rest, params, data) is not None
+    if at_rest:
+        climb_score, lengths = AtRest(), lengths._replace(climb=2 * lengths.climb)
+    num_starts = num_starts or (STARTS_AT_REST if at_rest else STARTS)
 
-    def adam(direction: ScaledGradient, length: float, num_steps: int, hold: float) -> HybridVI:
-        return HybridVI(IndependentDraws(1), score, direction, Adam(length, num_steps, hold))
-
-    # Adam moves a coordinate by about length x unit a step; log scales by the length itself.
-    climb = adam(ScaledGradient(20 * unit), 0.05, lengths.climb, 0.0)
-    explore = adam(ScaledGradient(10 * unit), 0.05, lengths.explore, 0.3)
-    polish = adam(ScaledGradient(unit, 1.0), 0.02, lengths.polish, 0.2)
+    def stage(
+        name: str, begin: Begin, score: Score, scaled: ScaledGradient, length: float, hold: float
+    ) -> Stage:
+        num_steps = getattr(lengths, name)
+        algorithm = HybridVI(IndependentDraws(1), score, scaled, Adam(length, num_steps, hold))
+        return Stage(name, begin, algorithm, num_steps, CHUNK, max(1, num_steps // 10))
 
     def widen(q: Variational) -> Variational:
         """A point becomes a narrow Gaussian."""
@@ -92,40 +99,19 @@ def deep_recipe(
             return q
         return FactorGaussian.start(q.mean, unit, rank, 0.01 * unit[:, None])
 
-    def from_climb(place: int) -> Begin:
-        def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-            ends = [stage.fit for stage in done if stage.name.startswith("climb")]
-            ends.sort(key=lambda end: _height(key, end, model, data), reverse=True)
-            return widen(ends[place].q)
+    def from_best(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+        return widen(max((stage.fit for stage in done), key=_height).q)
 
-        return begin
-
-    def from_best_exploration(
-        key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]
-    ) -> Variational:
-        ends = [stage.fit for stage in done if stage.name.startswith("explore")]
-        return (
-            max(ends, key=lambda end: _height(key, end, model, data)).q if ends[1:] else ends[0].q
-        )
-
-    def stage(name: str, first: Begin, algorithm: HybridVI, num_steps: int) -> Stage:
-        return Stage(name, first, algorithm, num_steps, CHUNK, max(1, num_steps // 10))
-
-    # The height of a climb tells which one ends best where gradients are exact, not where they
-    # come from drawn latents.
-    explored = 1 if integrated else num_starts
-    stages = [
-        *(stage(f"climb {n + 1}", _random, climb, lengths.climb) for n in range(num_starts)),
-        *(
-            stage(f"explore {n + 1}", from_climb(n), explore, lengths.explore)
-            for n in range(explored)
-        ),
-        stage("polish", from_best_exploration, polish, lengths.polish),
-    ]
+    # Adam moves a coordinate by about length x unit a step; log scales by the length itself. A
+    # step of the exploration is a multiple of the posterior sd, which falls with the root of n.
+    wide = min(10.0, 550 / np.sqrt(model.num_observations(data))) * unit
+    climb = stage("climb", _random, climb_score, ScaledGradient(20 * unit), 0.05, 0.0)
+    explore = stage("explore", from_best, score, ScaledGradient(wide), 0.05, 0.3)
+    polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
+    stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
+    stages += [explore, polish]
     if steps is None:
-        again = stages[-1]._replace(
-            begin=carry_on, needed=lambda traces: not _settled(traces[-1][1], unit.size)
-        )
+        again = polish._replace(needed=lambda traces: not _settled(traces[-1][1], unit.size))
         stages += [again._replace(name=f"polish {n}") for n in range(2, 2 + ENCORES)]
     return Recipe("deep", tuple(stages), judge_settled(num_starts), widen)
 
@@ -134,28 +120,11 @@ def _random(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -
     return Point(initial_theta(key, model, data))
 
 
-def _height(key: Key, end: Fit, model: LatentModel, data: Data) -> float:
-    """ELBO of a stage's end, by few draws; of a point, log p(y, theta)."""
-    if isinstance(model, MarginalModel):
-        # Not the joint density with drawn latents: that grows without bound as they shrink.
-        height = float(_rough_elbo(key, end.q, model, data))
-    else:
-        trace = cast(Info, end.trace)
-        last = np.asarray(trace.log_target - trace.log_q)
-        height = float(np.mean(last[-max(1, last.size // 10) :]))
+def _height(climb: Fit) -> float:
+    """What a climb has reached: its objective, mean over the last tenth."""
+    reached = np.asarray(cast(Info, climb.trace).log_target)
+    height = float(np.mean(reached[-max(1, reached.size // 10) :]))
     return height if np.isfinite(height) else -np.inf
-
-
-@eqx.filter_jit
-def _rough_elbo(key: Key, q: Variational, model: MarginalModel, data: Data) -> Scalar:
-    unravel = unraveller(model, data)
-
-    def log_ratio(noise: Float[Array, " e"]) -> Scalar:
-        theta = q.transport(noise)
-        return model.log_marginal(unravel(theta), data) - q.log_density(theta)
-
-    noise = jax.random.normal(key, (ROUGH_DRAWS if q.noise_dim else 1, q.noise_dim))
-    return jnp.mean(jax.lax.map(log_ratio, noise))
 
 
 def judge_settled(num_starts: int) -> Judge:

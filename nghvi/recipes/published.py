@@ -60,7 +60,7 @@ def published_recipe(
     score: Score | None = None,
 ) -> Recipe:
     """A published algorithm from ``start`` for ``num_steps`` steps."""
-    score = Sampled() if score is None else score
+    score = Sampled(moving=False) if score is None else score
     rule = published_rule(name, fisher)
     algorithm = HybridVI(IndependentDraws(1), score, rule.direction, rule.step_rule)
 

@@ -1,0 +1,23 @@
+"""Where the published algorithms start."""
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
+
+from nghvi.models.mixed import GroupedData, MixedModel
+
+
+def published_start(model: MixedModel, data: GroupedData, seed: int) -> Array:
+    """The authors' start: random weights with zero biases, everything else 0.01.
+
+    Their weights are uniform up to sqrt(6) / (n_in + n_out), not up to the root of the ratio.
+    """
+    params = model.init_params(jax.random.key(seed), data)
+
+    def narrow(w: Array) -> Array:
+        fan_out, fan_in = w.shape[0], w.shape[1] - 1
+        return w * jnp.sqrt(fan_in) / (fan_in + fan_out)
+
+    rest = jax.tree.map(lambda x: jnp.full_like(x, 0.01), params)
+    return ravel_pytree(rest._replace(weights=jax.tree.map(narrow, params.weights)))[0]
