@@ -34,7 +34,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     standardize : fit on standardised columns and response; results are reported on the raw scale.
     method : "auto", or a published rule: "ng-hvi", "ng-hvi-printed", "sg-hvi".
     steps : number of steps of a published rule.
-    n_starts : starts of a network, of which the best is kept; "auto" decides by its size.
+    n_starts : starts of a network, of which the best goes on; "auto" is 3, 6 for a classifier.
     latents : "integrate", "sample" or "auto" (integrate).
     importance : correct the draws of small models by importance weights where reliable.
     random_state : seed; None is 0, so results are reproducible by default.
