@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 import nghvi
-from benchmarks.facts import about
+from nghvi.studies.facts import about
 
 ROOT = pathlib.Path(__file__).parent.parent
 LEVELS = (0.5, 0.8, 0.95)

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.facts import about
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
 from nghvi._core.hybrid import HybridVI
@@ -30,6 +29,7 @@ from nghvi.networks import Perceptron
 from nghvi.priors import Priors
 from nghvi.recipes.deep import starting_sd
 from nghvi.responses import Gaussian, Probit
+from nghvi.studies.facts import about
 from nghvi.variational import FactorGaussian
 
 

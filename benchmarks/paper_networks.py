@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 import nghvi
-from benchmarks.facts import about
 from nghvi.priors import Priors
+from nghvi.studies.facts import about
 
 SHARED = pathlib.Path("../shared/data")
 Part = tuple[np.ndarray, np.ndarray, np.ndarray]

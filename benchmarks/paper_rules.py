@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.facts import about
 from nghvi import scores
 from nghvi.data.grouped import Rows
 from nghvi.infer import infer
@@ -24,6 +23,7 @@ from nghvi.models.published_start import published_start
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian
+from nghvi.studies.facts import about
 
 RULES = ("ng-hvi", "ng-hvi-printed", "sg-hvi")
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import facts, problems
+from benchmarks import problems
 from benchmarks.problems import Problem
+from nghvi.studies import facts
 
 CHAINS, DRAWS, BURN_IN = 4, 5000, 1000
 

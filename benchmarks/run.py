@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from benchmarks import facts, methods, problems, reference, report
+from benchmarks import methods, problems, reference, report
 from benchmarks.worker import without_paths
+from nghvi.studies import facts
 
 RESULTS = Path(__file__).parent / "results"
 

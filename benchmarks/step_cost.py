@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import facts
 from nghvi._core.draws import IndependentDraws
 from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI
@@ -32,6 +31,7 @@ from nghvi.networks import Identity
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.published import published_rule
 from nghvi.responses import Gaussian
+from nghvi.studies import facts
 from nghvi.variational import FactorGaussian
 
 ROOT = Path(__file__).parent.parent

@@ -18,8 +18,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo = commands.add_parser("demo", help="fit a mixed model to built-in data and plot it")
     demo.add_argument("--out", type=pathlib.Path, default=pathlib.Path("demo"))
     demo.add_argument("--seed", type=int, default=0)
+    study = commands.add_parser("reproduce", help="run a study of the paper: tables and figures")
+    study.add_argument("name", help="example1, probit, example2a, example2b, example3 or all")
+    study.add_argument("--quick", action="store_true", help="few steps, two data sets")
+    study.add_argument("--replicates", type=int, help="number of data sets")
+    study.add_argument("--seed", type=int, default=1, help="of the first data set")
+    study.add_argument("--out", type=pathlib.Path, default=pathlib.Path("reproduction"))
+    study.add_argument(
+        "--parameters", type=pathlib.Path, help="the authors' parameters of Example 2(b), JSON"
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.command == "reproduce":
+        return _reproduce(chosen)
     return _demo(chosen.out, chosen.seed)
+
+
+def _reproduce(chosen: argparse.Namespace) -> int:
+    import matplotlib
+    from rich.console import Console
+
+    from nghvi import studies
+
+    matplotlib.use("agg")
+    console = Console()
+    names = list(studies.STUDIES) if chosen.name == "all" else [chosen.name]
+    try:
+        if chosen.name != "all" and chosen.name not in studies.STUDIES:
+            known = ", ".join([*studies.STUDIES, "all"])
+            raise studies.StudyError(f"there is no study {chosen.name!r}; choose one of {known}.")
+        if chosen.replicates is not None and chosen.replicates < 1:
+            raise studies.StudyError(f"--replicates {chosen.replicates}: give at least 1.")
+        if chosen.parameters is not None and not chosen.parameters.is_file():
+            raise studies.StudyError(f"--parameters {chosen.parameters}: there is no such file.")
+        options = studies.Options(chosen.quick, chosen.replicates, chosen.seed, chosen.parameters)
+        for name in names:
+            studies.reproduce(studies.STUDIES[name], chosen.out, options, console)
+    except studies.StudyError as error:
+        console.print(f"[red]{error}[/]", highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("[red]interrupted; finished cells are kept, run it again to go on[/]")
+        return 130
+    console.print(f"tables and figures are in {chosen.out}")
+    return 0
 
 
 def _demo(out: pathlib.Path, seed: int) -> int:

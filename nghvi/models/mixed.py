@@ -220,9 +220,11 @@ class MixedModel(MarginalModel):
         return without.log_marginal(params._replace(effects=jnp.zeros(0)), data)
 
     def init_latents(self, key: Key, params: MixedParams, data: Rows) -> Float[Array, "k r"]:
-        if self.gibbs is None:
+        if self.gibbs is None or self.num_effects == 0:
             return self.draw_effects(key, params, data)
-        return jax.random.normal(key, (data.num_groups, self.num_effects))
+        # From the prior: sweeps forget a start soon, but Adam remembers one that is far too large.
+        noise = jax.random.normal(key, (self.num_effects, data.num_groups))
+        return conjugate.colour(noise, self.precision_factor(params))
 
     def sample_latents(
         self,

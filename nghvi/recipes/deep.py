@@ -33,7 +33,7 @@ from nghvi.recipes.verdict import Verdict
 from nghvi.variational.factor import FactorGaussian
 from nghvi.variational.point import Point
 
-STEPS, SAMPLED_STEPS = 2400, 5400
+STEPS, SAMPLED_STEPS = 2100, 5400
 """Steps of one start; more where latents are drawn, since that is noisier."""
 SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
 STARTS, STARTS_AT_REST = 3, 6

@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import secrets
 import struct
 import zipfile
 from typing import Any, BinaryIO, NamedTuple
@@ -19,6 +18,7 @@ import safetensors
 import safetensors.numpy
 
 from nghvi.storage.errors import StorageError
+from nghvi.storage.replace import replaced
 
 FORMAT = "nghvi-model"
 FORMAT_VERSION = 1
@@ -56,17 +56,11 @@ def write(path: str | os.PathLike, model: Any, arrays: dict[str, np.ndarray]) ->
         "model": model,
     }
     description = _canonical({**content, "sha256": hashlib.sha256(_canonical(content)).hexdigest()})
-    beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(beside, "xb") as file:
+        with replaced(place) as file:
             _write_zip(file, {DESCRIPTION: description, ARRAYS: tensors})
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, place)
     except OSError as error:
         raise StorageError(f"{path}: the file cannot be written ({error}).") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def read(path: str | os.PathLike) -> Stored:

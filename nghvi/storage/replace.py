@@ -1,0 +1,22 @@
+"""Files that are complete or absent: written beside their place, then moved there."""
+
+import contextlib
+import os
+import pathlib
+import secrets
+from collections.abc import Iterator
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replaced(place: pathlib.Path) -> Iterator[BinaryIO]:
+    """A file to write; it takes its place when the block ends without an error."""
+    beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+    finally:
+        beside.unlink(missing_ok=True)

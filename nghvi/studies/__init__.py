@@ -1,0 +1,19 @@
+"""The paper, reproduced: ``nghvi reproduce NAME``."""
+
+from nghvi.studies import example1, example2, example3, probit
+from nghvi.studies.run import reproduce
+from nghvi.studies.store import StudyError
+from nghvi.studies.study import Options, Study
+
+STUDIES = {
+    study.name: study
+    for study in (
+        example1.STUDY,
+        probit.STUDY,
+        example2.STUDY_2A,
+        example2.STUDY_2B,
+        example3.STUDY,
+    )
+}
+
+__all__ = ["STUDIES", "Options", "Study", "StudyError", "reproduce"]

@@ -1,0 +1,115 @@
+"""Examples 2(a) and 2(b): Gaussian networks, all methods, over replicates."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from nghvi.studies import paper, problems
+from nghvi.studies.figures import box_axis, save, trace_axes
+from nghvi.studies.methods import OURS, fit, regression_scores, regressor, settings
+from nghvi.studies.store import Row
+from nghvi.studies.study import Options, Study
+from nghvi.studies.tables import beside, write_table
+
+SMALL, LARGE = (5, 5), (32, 16)
+STEPS = {"sg-hvi 10000": 10_000}
+"""3,000 for every other method."""
+METHODS_2A = ("davi-published", "davi", "sg-hvi", "ng-hvi", "sg-hvi 10000", OURS)
+METHODS_2B = ("sg-hvi", "ng-hvi", "sg-hvi 10000", OURS)
+LINEAR = {"random coefficients": "all", "random intercept": "intercept", "linear": ()}
+
+
+def run(cell: Row, problem: problems.Problem, hidden: tuple[int, ...], options: Options) -> Row:
+    """Fit one method and score it."""
+    method = cell["method"]
+    if method in LINEAR:
+        estimator = regressor(cell["seed"], random=LINEAR[method])
+    else:
+        chosen = settings(method.split()[0], options.steps(STEPS.get(method, 3000)))
+        if options.quick and method == OURS:
+            chosen = {"steps": options.steps(3000)}
+        estimator = regressor(cell["seed"], hidden=hidden, **chosen)
+    return fit(estimator, problem.train) | regression_scores(estimator, problem)
+
+
+def table(rows: list[Row], printed: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """Median over replicates, with the 5 % and 95 % quantiles of the test R2."""
+    frame = pd.DataFrame(rows)
+    found = []
+    for method, group in frame.groupby("method", sort=False):
+        there: Mapping[str, Any] = printed.get(str(method), {})
+        low, high = group["r2_test"].quantile([0.05, 0.95])
+        found.append(
+            {
+                "method": method,
+                "R2 train": beside(group["r2_train"].median(), there.get("r2_train")),
+                "R2 test": beside(group["r2_test"].median(), there.get("r2_test")),
+                "5-95 %": f"{low:.4f}-{high:.4f}",
+                "log score": f"{group['log_score'].median():.4f}",
+                "coverage": f"{group['coverage'].median():.3f}",
+                "ELBO": f"{group['elbo'].median():.0f}",
+                "steps": int(group["steps"].median()),
+                "ms a step": f"{1e3 * (group['seconds'] / group['steps']).median():.1f}",
+                "minutes": beside(group["seconds"].median() / 60, there.get("minutes"), 2),
+                "data sets": len(group),
+            }
+        )
+    return pd.DataFrame(found).set_index("method")
+
+
+def report_2a(rows: list[Row], folder: pathlib.Path) -> None:
+    """The table; traces of the first data set; test R2 relative to DAVI over data sets."""
+    caption = "Example 2(a): ours (paper's); medians over data sets"
+    write_table(table(rows, paper.EXAMPLE_2A), folder, "example2a", caption)
+    frame = pd.DataFrame(rows)
+    first = frame[frame["seed"] == frame["seed"].min()].set_index("method")
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    trace_axes(axes[:2], {m: first.loc[m] for m in ("davi-published", "sg-hvi", "ng-hvi")})
+    best = first.loc["ng-hvi", "elbo"]
+    axes[0].set_ylim(best - 4000, best + 500)
+    wide = frame.pivot(index="seed", columns="method", values="r2_test")
+    compared = [m for m in ("sg-hvi", "ng-hvi", OURS) if m in wide]
+    ratios = {m: (wide[m] / wide["davi-published"]).to_numpy() for m in compared}
+    box_axis(axes[2], ratios, "test R2 relative to DAVI (published)")
+    axes[2].axhline(1, color="0.7", lw=0.8)
+    save(figure, folder, "example2a")
+
+
+def report_2b(rows: list[Row], folder: pathlib.Path) -> None:
+    """The table and the traces."""
+    caption = "Example 2(b): ours (paper's); medians over data sets"
+    write_table(table(rows, paper.EXAMPLE_2B), folder, "example2b", caption)
+    frame = pd.DataFrame(rows)
+    first = frame[frame["seed"] == frame["seed"].min()].set_index("method")
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    trace_axes(axes, {m: first.loc[m] for m in ("sg-hvi", "ng-hvi")})
+    best = first.loc["ng-hvi", "elbo"]
+    axes[0].set_ylim(best - 40_000, best + 5_000)
+    save(figure, folder, "example2b")
+
+
+STUDY_2A = Study(
+    "example2a",
+    "Gaussian network [5, 5]",
+    lambda options: [
+        {"method": method, "seed": seed}
+        for seed in options.seeds(20)
+        for method in (*METHODS_2A, *LINEAR)
+    ],
+    lambda cell, options: run(cell, problems.example2a(cell["seed"]), SMALL, options),
+    report_2a,
+)
+STUDY_2B = Study(
+    "example2b",
+    "Gaussian network [32, 16]",
+    lambda options: [
+        {"method": method, "seed": seed} for seed in options.seeds(1)[:1] for method in METHODS_2B
+    ],
+    lambda cell, options: run(
+        cell, problems.example2b(cell["seed"], options.parameters), LARGE, options
+    ),
+    report_2b,
+)

@@ -1,0 +1,65 @@
+"""The methods under comparison: one estimator, one argument apart."""
+
+from typing import Any
+
+import nghvi
+from nghvi.priors import InverseGamma, Priors
+from nghvi.studies.problems import GROUP, Part, Problem
+from nghvi.studies.store import Row
+
+OURS = "nghvi"
+TRACE_POINTS = 200
+
+
+def settings(method: str, steps: int) -> dict[str, Any]:
+    """Estimator arguments of a method; ``nghvi`` is the default and chooses its own steps."""
+    return {} if method == OURS else {"method": method, "steps": steps}
+
+
+def regressor(seed: int, **chosen: Any) -> nghvi.MixedRegressor:
+    """The paper's parametrisation: raw data, its priors."""
+    return nghvi.MixedRegressor(
+        GROUP, standardize=False, random_state=seed, **{"priors": Priors.paper(), **chosen}
+    )
+
+
+def linear(seed: int, **chosen: Any) -> nghvi.MixedRegressor:
+    """Example 1's model: a random intercept with inverse gamma priors."""
+    return regressor(seed, priors=Priors(effects=InverseGamma()), **chosen)
+
+
+def fit(estimator: Any, part: Part) -> Row:
+    """Fit, and what every row says about it."""
+    estimator.fit(part.inputs, part.y)
+    steps = max(int(estimator.n_iter_), 1)
+    elbo = estimator.trace_["elbo"].to_numpy()
+    every = max(1, -(-len(elbo) // TRACE_POINTS))
+    return {
+        "elbo": float(estimator.elbo_),
+        "elbo_se": float(estimator.elbo_se_),
+        "steps": steps,
+        "seconds": estimator.seconds_,
+        "verdict": estimator.verdict_,
+        "trace_every": every,
+        "trace": [round(float(v), 2) for v in elbo[::every]],
+    }
+
+
+def regression_scores(estimator: Any, problem: Problem) -> Row:
+    """R2 on training and test rows, log score and coverage on test rows."""
+    train, test = problem.train, problem.test
+    lower, upper = estimator.predict_interval(test.inputs, level=0.9)
+    return {
+        "r2_train": nghvi.scores.r2(train.y, estimator.predict(train.inputs)),
+        "r2_test": nghvi.scores.r2(test.y, estimator.predict(test.inputs)),
+        "log_score": estimator.log_score(test.inputs, test.y),
+        "coverage": nghvi.scores.coverage(test.y, lower, upper),
+    }
+
+
+def classification_scores(probability: Any, part: Part, name: str) -> Row:
+    """PCE and F1 of one part."""
+    return {
+        f"pce_{name}": nghvi.scores.pce(part.y, probability),
+        f"f1_{name}": nghvi.scores.f1(part.y, probability),
+    }

@@ -1,0 +1,58 @@
+"""Finished cells of a study, one JSON line each: written whole or not at all, never run twice."""
+
+import json
+import pathlib
+from typing import Any
+
+from nghvi.storage.replace import replaced
+
+FORMAT = 1
+Row = dict[str, Any]
+
+
+class StudyError(Exception):
+    """A study cannot go on; the message says why and what to do."""
+
+
+class Store:
+    """The rows of one study in ``folder/NAME.jsonl``."""
+
+    def __init__(self, folder: pathlib.Path, name: str, version: str) -> None:
+        self.path, self._version = folder / f"{name}.jsonl", version
+        self.rows: list[Row] = []
+        if not self.path.exists():
+            return
+        for number, line in enumerate(self.path.read_text().splitlines(), 1):
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                raise StudyError(
+                    f"{self.path}, line {number}: not a row of a study; choose another --out or "
+                    "remove the file."
+                ) from None
+            made_by = (row.get("format"), row.get("version"))
+            if made_by != (FORMAT, version):
+                raise StudyError(
+                    f"{self.path} holds rows of nghvi {made_by[1]} (format {made_by[0]}), this is "
+                    f"nghvi {version} (format {FORMAT}): rows of two versions do not mix. Choose "
+                    "another --out or remove the file."
+                )
+            self.rows.append(row)
+
+    def has(self, cell: Row) -> bool:
+        """Whether this cell was finished earlier."""
+        return any(all(row.get(k) == v for k, v in cell.items()) for row in self.rows)
+
+    def add(self, row: Row) -> None:
+        """Keep a finished row on disk."""
+        rows = [*self.rows, {"format": FORMAT, "version": self._version, **row}]
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(self.path) as file:
+                file.write("".join(json.dumps(r) + "\n" for r in rows).encode())
+        except OSError as error:
+            raise StudyError(
+                f"cannot write {self.path}: {error.strerror}; the {len(self.rows)} rows finished "
+                "before are kept. Free some space or choose another --out, and run it again."
+            ) from error
+        self.rows = rows
