@@ -19,14 +19,19 @@ STEPS = {"sg-hvi 10000": 10_000}
 """3,000 for every other method."""
 METHODS_2A = ("davi-published", "davi", "sg-hvi", "ng-hvi", "sg-hvi 10000", OURS)
 METHODS_2B = ("sg-hvi", "ng-hvi", "sg-hvi 10000", OURS)
-LINEAR = {"random coefficients": "all", "random intercept": "intercept", "linear": ()}
+LINEAR: dict[str, dict[str, Any]] = {
+    "random coefficients": {"random": "all"},
+    "random intercept": {"random": "intercept"},
+    "linear": {"group": None},
+}
 
 
 def run(cell: Row, problem: problems.Problem, hidden: tuple[int, ...], options: Options) -> Row:
     """Fit one method and score it."""
     method = cell["method"]
     if method in LINEAR:
-        estimator = regressor(cell["seed"], random=LINEAR[method])
+        estimator = regressor(cell["seed"], **LINEAR[method])
+        problem = problem if estimator.group else problem.ungrouped()
     else:
         chosen = settings(method.split()[0], options.steps(STEPS.get(method, 3000)))
         if options.quick and method == OURS:

@@ -18,9 +18,8 @@ def settings(method: str, steps: int) -> dict[str, Any]:
 
 def regressor(seed: int, **chosen: Any) -> nghvi.MixedRegressor:
     """The paper's parametrisation: raw data, its priors."""
-    return nghvi.MixedRegressor(
-        GROUP, standardize=False, random_state=seed, **{"priors": Priors.paper(), **chosen}
-    )
+    usual = {"group": GROUP, "standardize": False, "priors": Priors.paper()}
+    return nghvi.MixedRegressor(random_state=seed, **{**usual, **chosen})
 
 
 def linear(seed: int, **chosen: Any) -> nghvi.MixedRegressor:

@@ -63,6 +63,14 @@ class Problem(NamedTuple):
     test: Part
     test_mean: np.ndarray
 
+    def ungrouped(self) -> "Problem":
+        """The same rows without the group column."""
+        train, validation, test = (
+            part._replace(inputs=part.inputs.drop(columns=GROUP))
+            for part in (self.train, self.validation, self.test)
+        )
+        return self._replace(train=train, validation=validation, test=test)
+
 
 def _part(x: np.ndarray, y: np.ndarray) -> Part:
     """From arrays (groups, rows a group, ...)."""
