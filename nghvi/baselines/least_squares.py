@@ -1,0 +1,79 @@
+"""A network without effects, trained by Levenberg-Marquardt: a point, with Gaussian residuals.
+
+    minimise  sum_i w_i (y_i - h(x_i)' beta)^2,   sigma^2 = mean squared residual
+
+The usual feed-forward network of applied work, as a posterior concentrated at the estimate.
+"""
+
+import time
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from scipy.optimize import least_squares as solve
+
+from nghvi._typing import Key
+from nghvi.data import Rows
+from nghvi.infer import Inference
+from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.recipes.importance import Pool
+from nghvi.recipes.run import Run
+from nghvi.recipes.verdict import Verdict
+from nghvi.variational import Point
+
+LARGEST_JACOBIAN = 2**28
+"""Numbers that the solver may hold: 2 GB."""
+
+
+def least_squares(
+    model: MixedModel, rows: Rows, *, seed: int = 0, steps: int | None = None
+) -> Inference:
+    """Fit the weights and coefficients of a Gaussian model without random effects.
+
+    ``steps`` bounds the evaluations; None lets the solver decide.
+    """
+    if model.num_effects or not model.response.conjugate:
+        raise ValueError(
+            "least_squares fits a Gaussian response without random effects: use group=None."
+        )
+    begun = time.perf_counter()
+    params = model.init_params(jax.random.key(seed), rows)
+    start, unravel = ravel_pytree((params.weights, _small_coef(jax.random.key(seed), params)))
+    if start.size * rows.y.size > LARGEST_JACOBIAN:
+        raise ValueError(
+            f"least_squares: {rows.y.size} rows x {start.size} weights are too many for a dense "
+            "Jacobian; use fewer rows or a smaller network."
+        )
+
+    @jax.jit
+    def residuals(theta: jax.Array) -> jax.Array:
+        weights, coef = unravel(theta)
+        eta = rows.features(lambda x: model.trunk(weights, x)) @ coef
+        return jnp.sqrt(rows.weighted(jnp.ones_like(eta))) * (rows.y - eta)
+
+    jacobian = jax.jit(jax.jacfwd(residuals))
+    found = solve(
+        lambda t: np.asarray(residuals(jnp.asarray(t))),
+        np.asarray(start),
+        lambda t: np.asarray(jacobian(jnp.asarray(t))),
+        method="lm",
+        max_nfev=steps,
+    )
+    weights, coef = unravel(jnp.asarray(found.x))
+    noise_var = 2 * found.cost / rows.num_rows
+    best = cast(MixedParams, params)._replace(
+        weights=weights, coef=coef, dispersion=jnp.log(jnp.asarray([noise_var]))
+    )
+    q = Point(ravel_pytree(best)[0])
+    verdict = Verdict(bool(found.success), f"Least squares: {found.message}")
+    nan = float("nan")
+    run = Run(q, verdict, (), int(found.nfev), time.perf_counter() - begun, None)
+    pool = Pool.plain(np.asarray(q.mean)[None])
+    return Inference(model, rows, q, verdict, run, pool, nan, nan, nan, nan)
+
+
+def _small_coef(key: Key, params: MixedParams) -> jax.Array:
+    """Coefficients of zero would leave the weights without a gradient."""
+    return 0.1 * jax.random.normal(key, params.coef.shape)

@@ -1,0 +1,46 @@
+"""The network trained by least squares, as a posterior at a point."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nghvi.baselines.least_squares import least_squares
+from nghvi.data import Rows
+from nghvi.models import MixedModel
+from nghvi.networks import Identity, Perceptron
+from nghvi.priors import Priors
+from nghvi.responses import Gaussian
+
+RNG = np.random.default_rng(0)
+X = np.column_stack([np.ones(80), RNG.normal(size=(80, 2))])
+Y = X @ [0.3, -1.0, 0.5] + np.maximum(X[:, 1], 0) + 0.2 * RNG.normal(size=80)
+WEIGHT = RNG.integers(1, 4, 80).astype(float)
+
+
+def rows(x, weight=None):
+    return Rows.from_arrays(x, Y, np.zeros(len(x), int), 1, weight)
+
+
+def model(trunk, random=()):
+    return MixedModel(trunk, Gaussian(), Priors(), random)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_without_hidden_layers_it_is_regression(weight):
+    found = least_squares(model(Identity(3)), rows(X, weight)).draws(1)
+    w = np.ones(80) if weight is None else weight
+    coef, (squares,), *_ = np.linalg.lstsq(X * np.sqrt(w)[:, None], Y * np.sqrt(w))
+    np.testing.assert_allclose(found.coef[0], coef, rtol=1e-6)
+    np.testing.assert_allclose(jnp.exp(found.dispersion[0, 0]), squares / w.sum(), rtol=1e-6)
+
+
+def test_a_network_fits_better_than_a_line():
+    line = least_squares(model(Identity(3)), rows(X)).draws(1)
+    network = least_squares(model(Perceptron(2, (4,), "tanh")), rows(X[:, 1:]), steps=200)
+    assert network.draws(1).dispersion[0, 0] < line.dispersion[0, 0]
+    assert network.verdict.sentence.startswith("Least squares")
+
+
+def test_effects_are_refused():
+    with pytest.raises(ValueError, match="group=None"):
+        least_squares(model(Identity(3), (0,)), rows(X))
