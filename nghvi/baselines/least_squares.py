@@ -6,7 +6,6 @@ The usual feed-forward network of applied work, as a posterior concentrated at t
 """
 
 import time
-from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -63,9 +62,7 @@ def least_squares(
     )
     weights, coef = unravel(jnp.asarray(found.x))
     noise_var = 2 * found.cost / rows.num_rows
-    best = cast(MixedParams, params)._replace(
-        weights=weights, coef=coef, dispersion=jnp.log(jnp.asarray([noise_var]))
-    )
+    best = params._replace(weights=weights, coef=coef, dispersion=jnp.log(jnp.asarray([noise_var])))
     q = Point(ravel_pytree(best)[0])
     verdict = Verdict(bool(found.success), f"Least squares: {found.message}")
     nan = float("nan")
