@@ -183,28 +183,25 @@ def _step(
     legacy: bool,
 ) -> tuple[DaviGaussian, PyTree, Info]:
     m = q.theta.mean.size
-    normals = flat_normal(key, (m + q.locals.mean.size,))
+    normals = materialise(flat_normal(key, (m + q.locals.mean.size,)))
     noise = (normals[:m], normals[m:].reshape(q.locals.mean.shape))
     theta, standardised = materialise(q.theta.transport(noise[0])), q.locals.transport(noise[1])
     differentiate = jax.value_and_grad(log_target, argnums=(0, 1))
     target, slopes = differentiate(theta, standardised, model, data)
     log_q = q.theta.log_density(noise[0]) + q.locals.log_density(noise[1])
-    directions = tuple(
-        b.natural_gradient(z, g) for b, z, g in zip(q, noise, slopes, strict=True)
-    )
-    blocks, moved_momentum = snngm.step(tuple(q), directions, momentum, length, legacy)
+    directions = tuple(b.natural_gradient(z, g) for b, z, g in zip(q, noise, slopes, strict=True))
+    blocks, moved_momentum, norm = snngm.step(tuple(q), directions, momentum, length, legacy)
     moved = DaviGaussian(*blocks)
     # As in the library's own step, one that leads nowhere is not taken.
     good = jnp.isfinite(tree_norm(moved))
-    change = q.theta.push(directions[0])
     info = Info(
         target,
         log_q,
         (~jnp.isfinite(target)).astype(int),
         ~good,
         jnp.full((), jnp.nan),  # the ordinary gradient is never formed
-        tree_norm([b.push(d) for b, d in zip(q, directions, strict=True)]),
-        q.theta.remaining_error(change).largest(),
+        norm,
+        q.theta.remaining_error(directions[0]).largest(),
         exact_solve(),
     )
     return tree_where(good, moved, q), tree_where(good, moved_momentum, momentum), info
@@ -240,8 +237,10 @@ def _run_chunk(
 
     def step(carry: tuple, t: Array) -> tuple[tuple, Info]:
         length = longest * (1.0 if legacy else jnp.minimum(1.0, 2 * (1 - t / steps)))
-        q, momentum, info = _step(jax.random.fold_in(key, t), *carry, length, model, data, legacy)
-        return (q, momentum), info
+        q, momentum = carry
+        key_step = jax.random.fold_in(key, t)
+        *moved, info = _step(key_step, q, momentum, length, model, data, legacy)
+        return tuple(moved), info
 
     def recorded(i: Array, loop: tuple[tuple, Info]) -> tuple[tuple, Info]:
         carry, info = step(loop[0], begin + i)
@@ -270,7 +269,7 @@ def _errors(key: Key, model: MixedModel, data: GroupedData, block: Block) -> Rem
     def one(noise: Array) -> RemainingError:
         theta = materialise(block.transport(noise))
         slope = jax.grad(lambda t: model.log_marginal(unravel(t), data))(theta)
-        return block.remaining_error(block.push(block.natural_gradient(noise, slope)))
+        return block.remaining_error(block.natural_gradient(noise, slope))
 
     noise = flat_normal(key, (JUDGE_PAIRS, block.mean.size))
     draws = jax.lax.map(one, jnp.concatenate([noise, -noise]))

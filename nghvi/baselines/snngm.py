@@ -59,9 +59,7 @@ class Block(NamedTuple):
         """Log density of that draw. Needs no inverse of C, which may be all but singular."""
         return log_standard_normal(noise) - jnp.sum(jnp.log(jnp.abs(self.diagonal)))
 
-    def natural_gradient(
-        self, noise: Float[Array, "d *k"], slope: Float[Array, "d *k"]
-    ) -> Tangent:
+    def natural_gradient(self, noise: Float[Array, "d *k"], slope: Float[Array, "d *k"]) -> Tangent:
         """Of the ELBO, at one draw; ``slope``: gradient of the log target there."""
         white = jnp.sum(self.factor * slope[:, None], axis=0) + noise
         terms = self.factor * white[None]
@@ -78,11 +76,13 @@ class Block(NamedTuple):
             self.mean + update.mean, update.strict + self.factor * jnp.exp(update.relative[None])
         )
 
-    def remaining_error(self, change: "Block") -> RemainingError:
-        """What a natural gradient (pushed) would move, in sds and relative to them."""
+    def remaining_error(self, natural_gradient: Tangent) -> RemainingError:
+        """What a full step along it would move."""
+        change = self.push(natural_gradient)
         variance = jnp.sum(self.factor**2, axis=1)
         return RemainingError(
-            change.mean / jnp.sqrt(variance), jnp.sum(self.factor * change.factor, axis=1) / variance
+            change.mean / jnp.sqrt(variance),
+            jnp.sum(self.factor * change.factor, axis=1) / variance,
         )
 
 
@@ -110,8 +110,8 @@ def step(
     state: PyTree,
     length: Scalar,
     published: bool,
-) -> tuple[Blocks, PyTree]:
-    """One step along the natural gradients of all blocks."""
+) -> tuple[Blocks, PyTree, Scalar]:
+    """One step along the natural gradients of all blocks, and their norm."""
     changes = tuple(b.push(d) for b, d in zip(blocks, directions, strict=True))
     norm = tree_norm(changes)
     unit = jax.tree.map(lambda x: x / norm, changes if published else directions)
@@ -120,5 +120,5 @@ def step(
     average, state = _average.update(unit, state)
     update = jax.tree.map(lambda x: length * x, average)
     if published:
-        return jax.tree.map(jnp.add, blocks, update), state
-    return tuple(b.retract(u) for b, u in zip(blocks, update, strict=True)), state
+        return jax.tree.map(jnp.add, blocks, update), state, norm
+    return tuple(b.retract(u) for b, u in zip(blocks, update, strict=True)), state, norm
