@@ -29,7 +29,8 @@ from nghvi.recipes.smooth import smooth_recipe
 from nghvi.recipes.start import value_and_score
 from nghvi.recipes.verdict import Verdict
 
-METHODS = ("auto", "ng-hvi", "ng-hvi-printed", "sg-hvi")
+PUBLISHED = ("ng-hvi", "ng-hvi-printed", "sg-hvi")
+METHODS = ("auto", *PUBLISHED)
 SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
 COSTLY, HUGE = 20_000, 10_000_000

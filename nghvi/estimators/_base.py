@@ -9,11 +9,13 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from nghvi._core.response import Response
+from nghvi.baselines import BASELINES
 from nghvi.data import Rows
 from nghvi.data.frame import Column, DataError, Table, read_counts, read_response, read_table
 from nghvi.estimators import tables
 from nghvi.estimators.choices import (
     check_counts,
+    check_method,
     choose_priors,
     choose_scaling,
     choose_trunk,
@@ -22,7 +24,7 @@ from nghvi.estimators.choices import (
 from nghvi.estimators.design import add_intercept, random_columns, warn_about_design
 from nghvi.estimators.predictions import Predictions
 from nghvi.estimators.progress import FitProgress
-from nghvi.infer import Inference, infer
+from nghvi.infer import PUBLISHED, Inference, infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
@@ -91,6 +93,7 @@ class MixedEstimator(Predictions):
             del self.feature_names_in_
         weight = None if counts is None else read_counts(counts, len(y))
         check_counts(steps=self.steps, n_starts=self.n_starts)
+        check_method(self.method)
         deep, priors = is_deep(self.hidden, self.trunk), choose_priors(self.priors, self.covariance)
         x, features = add_intercept(table, self.fit_intercept and not deep)
         if x.shape[1] == 0:
@@ -122,14 +125,15 @@ class MixedEstimator(Predictions):
             max(len(self.groups_), 1),
             weight,
         )
-        published = self.method != "auto"
-        if published and counts is not None:
-            raise DataError("counts need method='auto': the published rules draw row by row.")
+        if self.method != "auto" and counts is not None:
+            raise DataError("counts need method='auto': other methods go row by row.")
+        published = self.method in PUBLISHED
         # Gibbs draws row by row; its many cheap steps suit a network's.
         sweeps = PUBLISHED_SWEEPS if published else DEEP_SWEEPS
-        gibbs = not response.conjugate and counts is None and (published or deep)
+        own_network = deep and self.method == "auto"
+        gibbs = not response.conjugate and counts is None and (published or own_network)
         model = MixedModel(trunk, response, priors, random, sweeps if gibbs else None)
-        by_row = published or gibbs or self.latents == "sample"
+        by_row = self.method != "auto" or gibbs or self.latents == "sample"
         inference = self._infer(model, rows if by_row else prepare(model, rows), deep)
         names = Named(features, tuple(features[j] for j in random), self.groups_)
         self.posterior_ = MixedPosterior(inference, scaling, names)
@@ -153,6 +157,9 @@ class MixedEstimator(Predictions):
         self, model: MixedModel, data: Any, deep: bool, resume: Position | None = None
     ) -> Inference:
         seed = self._seed()
+        if self.method in BASELINES:
+            steps = {} if self.steps is None else {"steps": self.steps}
+            return BASELINES[self.method](model, data, seed=seed, **steps)
         settings: dict[str, Any] = {
             "seed": seed,
             "rank": self.rank,

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from nghvi._core.response import Response
+from nghvi.baselines import BASELINES
 from nghvi.data.frame import DataError
 from nghvi.estimators.design import centred_columns
+from nghvi.infer import METHODS
 from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk, as_trunk
 from nghvi.posterior.scaling import Scaling
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
@@ -23,6 +25,13 @@ def check_counts(*, optional: bool = True, **settings: Any) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
             raise DataError(f"{name}={value!r}: give a positive whole number.")
+
+
+def check_method(method: Any) -> None:
+    """A method of ours or another one."""
+    known = (*METHODS, *BASELINES)
+    if method not in known:
+        raise DataError(f"method={method!r}: choose one of {', '.join(map(repr, known))}.")
 
 
 def is_deep(hidden: Any, trunk: Any) -> bool:

@@ -32,8 +32,9 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     rank : factors of the posterior covariance, "full" or "auto".
     fit_intercept : add an intercept.
     standardize : fit on standardised columns and response; results are reported on the raw scale.
-    method : "auto", or a published rule: "ng-hvi", "ng-hvi-printed", "sg-hvi".
-    steps : number of steps of a published rule.
+    method : "auto"; a published rule: "ng-hvi", "ng-hvi-printed", "sg-hvi"; or another method for
+        the same model: "davi", "davi-published", "least-squares" (no groups).
+    steps : number of steps of a network or of another method; None is automatic.
     n_starts : starts of a network, of which the best goes on; "auto" is 3, 6 for a classifier.
     latents : "integrate", "sample" or "auto" (integrate).
     importance : correct the draws of small models by importance weights where reliable.
