@@ -74,7 +74,7 @@ def nagvac(
     has had no new minimum for more than ``patience`` iterations, and the best iterate is
     returned; without them, the last of ``steps`` iterations. ``legacy``: effects of binary
     responses are proposed from their prior, as published, not from Laplace's approximation.
-    ``fisher``: ``"blockdiag"`` or ``"exact"``.
+    ``fisher``: ``"blockdiag"`` or ``"exact"``, the whole matrix, damped.
     """
     _require_supported(model, rows, validation, steps, fisher)
     begun = time.perf_counter()
@@ -82,7 +82,7 @@ def nagvac(
     from_prior = legacy and not model.response.conjugate
     algorithm = Nagvac(Ridge.of(model, rows), from_prior, fisher, validation is not None)
     watched = rows if validation is None else validation
-    state = _begin(start(key_start, model, rows), jnp.full(2, FIRST_PRECISION), LENGTH)
+    state = _begin(start(key_start, model, rows), jnp.full(2, FIRST_PRECISION, float), LENGTH)
     traces: list[Trace] = []
     ends, seconds = [0], [0.0]
     with Interrupt() as interrupt:
@@ -137,11 +137,10 @@ def _require_supported(
 
 
 def _begin(q: FactorGaussian, precisions: Array, length: float) -> Iterate:
-    nothing, unknown = jax.tree.map(jnp.zeros_like, q), jnp.asarray(jnp.inf)
-    zero = jnp.zeros((), int)
-    false = jnp.asarray(False)
-    first = jnp.asarray(length)
-    return Iterate(q, nothing, precisions, unknown, false, q, unknown, zero, zero, first)
+    # Arrays of definite type throughout: what a step returns must not look new to the compiler.
+    nothing, zero = jax.tree.map(jnp.zeros_like, q), jnp.zeros((), int)
+    unknown, first = jnp.full((), jnp.inf, float), jnp.full((), length, float)
+    return Iterate(q, nothing, precisions, unknown, q, unknown, zero, zero, first)
 
 
 def _advance(

@@ -5,13 +5,13 @@ ELBO is::
 
     mean of (h, e1 h, e2 h) + (0, P b, c diag P),   P = (b b' + C^2)^-1
 
-and ``n = F^-1 gradient`` with the exact Fisher information or its diagonal blocks. Iteration t
-moves along a running average of n, its norm bounded except in the first::
+and ``n = F^-1 gradient`` with the exact Fisher information or its diagonal blocks. The first
+iteration only takes n for the average; iteration t > 1 moves::
 
     average <- 0.6 average + 0.4 min(1, 50 / |n|) n
     lambda  <- lambda + 0.1 min(1, 100 / t) average
 
-Where the last step did not lower the validation loss the average stays as it was.
+A step that did not lower the validation loss stands, but its part of the average is taken back.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from nghvi._core.hybrid import Info
 from nghvi._core.model import unraveller
@@ -50,8 +50,6 @@ class Iterate(NamedTuple):
     """Running average of natural gradients."""
     precisions: Float[Array, " 2"]
     loss: Scalar
-    rose: Bool[Array, ""]
-    """Whether the last step did not lower the validation loss."""
     best: FactorGaussian
     best_loss: Scalar
     stale: Int[Array, ""]
@@ -97,22 +95,22 @@ class Nagvac(eqx.Module):
         gradient, draws = self.gradient(key, now.q, now.precisions, model, rows)
         direction = METRICS[self.fisher](now.q, gradient)
         norm = tree_norm(direction)
-        share = jnp.where(step == 1, 1.0, (1 - MOMENTUM) * jnp.minimum(1.0, LONGEST / norm))
-        blend = jax.tree.map(lambda a, b: MOMENTUM * a + share * b, now.average, direction)
-        average = tree_where(now.rose, now.average, blend)
-        length = now.length * jnp.minimum(1.0, HOLD / step)
+        first = step == 1
+        share = jnp.where(first, 1.0, (1 - MOMENTUM) * jnp.minimum(1.0, LONGEST / norm))
+        average = jax.tree.map(lambda a, b: MOMENTUM * a + share * b, now.average, direction)
+        length = jnp.where(first, 0.0, now.length * jnp.minimum(1.0, HOLD / step))
         moved = now.q.retract(jax.tree.map(lambda x: length * x, average))
-        good = jnp.isfinite(tree_norm(moved))
-        q, average = tree_where(good, (moved, average), (now.q, now.average))
+        good = jnp.isfinite(tree_norm((moved, average)))
+        q = tree_where(good, moved, now.q)
         loss = predictive_loss(q.mean, model, rows, watched)
         adapted = jnp.where(step % ADAPT_EVERY == 0, self.ridge.adapt(q), now.precisions)
         better = loss < now.best_loss if self.validated else jnp.asarray(True)
+        rose = (loss >= now.loss) & self.validated
         following = Iterate(
             q,
-            average,
+            tree_where(good & ~rose, average, now.average),
             adapted,
             loss,
-            (loss >= now.loss) & self.validated,
             tree_where(better, q, now.best),
             jnp.where(better, loss, now.best_loss),
             jnp.where(better, 0, now.stale + 1),
