@@ -123,7 +123,7 @@ def infer(
             break
         model, resume = better, None
     explicit = method != "auto" or isinstance(rank, int)
-    return _finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
+    return finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
 
 
 class Plan(NamedTuple):
@@ -182,7 +182,7 @@ def _refined_if_needed(model: LatentModel, data: Data, q: Variational) -> Margin
     return better if abs(now - then) > 0.01 else None
 
 
-def _finish(
+def finish(
     key: Key, model: LatentModel, data: Data, done: Run, correct: bool, costly: bool, batch: int
 ) -> Inference:
     """ELBO, k-hat, evidence and the pool of draws."""

@@ -21,6 +21,23 @@ def test_davi_predicts_like_the_default(panel, method):
     assert len(theirs.trace_) == theirs.n_iter_ == 3000
 
 
+def test_nagvac_stops_by_held_out_rows(panel):
+    y = (panel["y"] > panel["y"].median()).to_numpy()
+    train = np.arange(len(panel)) % 8 < 6
+    settings = {"response": "logit", "covariance": "diagonal", "method": "nagvac"}
+    held_out = panel.loc[~train, ["b", "g", "a"]], y[~train]  # columns go by name
+    fitted = nghvi.MixedClassifier("g", **settings, steps=60).fit(
+        panel.loc[train, COLUMNS], y[train], validation=held_out
+    )
+    assert fitted.n_iter_ <= 60
+    assert nghvi.scores.pce(y, fitted.predict_proba(panel[COLUMNS])[:, 1]) < np.log(2)
+    strangers = held_out[0].assign(g=-1), held_out[1]
+    with pytest.raises(nghvi.DataError, match="no row of a group"):
+        nghvi.MixedClassifier("g", **settings).fit(panel[COLUMNS], y, validation=strangers)
+    with pytest.raises(nghvi.DataError, match="only 'nagvac'"):
+        nghvi.MixedClassifier("g").fit(panel[COLUMNS], y, validation=held_out)
+
+
 def test_least_squares_is_a_point(panel):
     inputs = panel[["a", "b"]]
     fitted = nghvi.MixedRegressor(hidden=(3,), method="least-squares").fit(inputs, panel["y"])

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from nghvi.baselines.davi import DaviFit as DaviFit
 from nghvi.baselines.davi import davi as davi
@@ -9,11 +10,24 @@ from nghvi.baselines.davi import davi_fit as davi_fit
 from nghvi.baselines.gibbs import GibbsDraws as GibbsDraws
 from nghvi.baselines.gibbs import gibbs as gibbs
 from nghvi.baselines.least_squares import least_squares as least_squares
+from nghvi.baselines.nagvac import NagvacFit as NagvacFit
+from nghvi.baselines.nagvac import nagvac as nagvac
 from nghvi.infer import Inference
 
+
+def _nagvac(*arguments: Any, **settings: Any) -> Inference:
+    return nagvac(*arguments, **settings).inference
+
+
+STOPPED_BY_VALIDATION: dict[str, Callable[..., Inference]] = {
+    "nagvac": _nagvac,
+    "nagvac-published": functools.partial(_nagvac, legacy=True),
+}
+"""These take ``validation=`` rows."""
 BASELINES: dict[str, Callable[..., Inference]] = {
     "davi": davi,
     "davi-published": functools.partial(davi, legacy=True),
     "least-squares": least_squares,
+    **STOPPED_BY_VALIDATION,
 }
 """By the name under which an estimator's ``method`` knows them: (model, rows, seed=, steps=)."""

@@ -11,17 +11,30 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._core.response import Response
 from nghvi.baselines import BASELINES
 from nghvi.data import Rows
-from nghvi.data.frame import Column, DataError, Table, read_counts, read_response, read_table
+from nghvi.data.frame import (
+    Column,
+    DataError,
+    Table,
+    read_counts,
+    read_response,
+    read_table,
+)
 from nghvi.estimators import tables
 from nghvi.estimators.choices import (
     check_counts,
     check_method,
+    check_stops,
     choose_priors,
     choose_scaling,
     choose_trunk,
     is_deep,
 )
-from nghvi.estimators.design import add_intercept, random_columns, warn_about_design
+from nghvi.estimators.design import (
+    add_intercept,
+    random_columns,
+    rows_of_known_groups,
+    warn_about_design,
+)
 from nghvi.estimators.predictions import Predictions
 from nghvi.estimators.progress import FitProgress
 from nghvi.infer import PUBLISHED, Inference, infer
@@ -83,7 +96,13 @@ class MixedEstimator(Predictions):
         self.verbose = verbose
 
     def _fit(
-        self, X: Any, y: np.ndarray, table: Table, response: Response, counts: Any = None
+        self,
+        X: Any,
+        y: np.ndarray,
+        table: Table,
+        response: Response,
+        counts: Any,
+        validation: tuple[Any, Any] | None,
     ) -> Self:
         begun = time.perf_counter()
         self.n_features_in_ = table.values.shape[1] + (self.group is not None)
@@ -134,7 +153,9 @@ class MixedEstimator(Predictions):
         gibbs = not response.conjugate and counts is None and (published or own_network)
         model = MixedModel(trunk, response, priors, random, sweeps if gibbs else None)
         by_row = self.method != "auto" or gibbs or self.latents == "sample"
-        inference = self._infer(model, rows if by_row else prepare(model, rows), deep)
+        held_out = self._held_out(validation, response, scaling, deep)
+        data = rows if by_row else prepare(model, rows)
+        inference = self._infer(model, data, deep, held_out=held_out)
         names = Named(features, tuple(features[j] for j in random), self.groups_)
         self.posterior_ = MixedPosterior(inference, scaling, names)
         self._publish(inference, time.perf_counter() - begun)
@@ -153,13 +174,34 @@ class MixedEstimator(Predictions):
         self._publish(inference, self.seconds_ + time.perf_counter() - begun)
         return self
 
+    def _held_out(
+        self, validation: tuple[Any, Any] | None, response: Response, scaling: Scaling, deep: bool
+    ) -> Rows | None:
+        """Rows that a stopping rule watches; rows of groups without training data are left out."""
+        if validation is None:
+            return None
+        check_stops(self.method)
+        table, y = self._read(*validation)
+        table = tables.align(table, self._inputs) if table.named else table
+        y = self._response_values(y)
+        response.check(y)
+        x, _ = add_intercept(table, self.fit_intercept and not deep)
+        x, y = scaling.apply(x), scaling.apply_response(y)
+        return rows_of_known_groups(x, y, table.group, self.groups_)
+
     def _infer(
-        self, model: MixedModel, data: Any, deep: bool, resume: Position | None = None
+        self,
+        model: MixedModel,
+        data: Any,
+        deep: bool,
+        resume: Position | None = None,
+        held_out: Rows | None = None,
     ) -> Inference:
         seed = self._seed()
         if self.method in BASELINES:
-            steps = {} if self.steps is None else {"steps": self.steps}
-            return BASELINES[self.method](model, data, seed=seed, **steps)
+            given = {"steps": self.steps, "validation": held_out}
+            chosen = {name: value for name, value in given.items() if value is not None}
+            return BASELINES[self.method](model, data, seed=seed, **chosen)
         settings: dict[str, Any] = {
             "seed": seed,
             "rank": self.rank,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nghvi._core.response import Response
-from nghvi.baselines import BASELINES
+from nghvi.baselines import BASELINES, STOPPED_BY_VALIDATION
 from nghvi.data.frame import DataError
 from nghvi.estimators.design import centred_columns
 from nghvi.infer import METHODS
@@ -32,6 +32,13 @@ def check_method(method: Any) -> None:
     known = (*METHODS, *BASELINES)
     if method not in known:
         raise DataError(f"method={method!r}: choose one of {', '.join(map(repr, known))}.")
+
+
+def check_stops(method: str) -> None:
+    """A method that watches held-out rows."""
+    if method not in STOPPED_BY_VALIDATION:
+        known = ", ".join(map(repr, STOPPED_BY_VALIDATION))
+        raise DataError(f"validation with method={method!r}: only {known} stop by held-out rows.")
 
 
 def is_deep(hidden: Any, trunk: Any) -> bool:

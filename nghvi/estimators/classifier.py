@@ -18,11 +18,12 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
     second one counted as 1.
     """
 
-    def fit(self, X: Any, y: Any, counts: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, counts: Any = None, validation: Any = None) -> Self:
         """Fit to a table X (group column included) and labels y of two classes.
 
         ``counts``: how often each row was observed, if not once. Binomial data are two rows an
-        observation, with successes and failures as counts.
+        observation, with successes and failures as counts. ``validation``: a pair (X, y) of
+        held-out rows for methods that stop by them (``method="nagvac"``).
         """
         response = choose_response(
             self.response, "probit", binary=True, owner="MixedClassifier", other="MixedRegressor"
@@ -37,7 +38,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
                 f"({', '.join(map(str, self.classes_[:5]))}): a binary response needs exactly two; "
                 "for numbers use MixedRegressor."
             )
-        return self._fit(X, self._response_values(y), table, response, counts)
+        return self._fit(X, self._response_values(y), table, response, counts, validation)
 
     def predict_proba(
         self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0

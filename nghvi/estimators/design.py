@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nghvi.data.frame import DataError, Table
+from nghvi.data import Rows
+from nghvi.data.frame import DataError, Table, encode_groups
 
 INTERCEPT = "intercept"
 
@@ -113,3 +114,14 @@ def _dependent_columns(x: np.ndarray, names: tuple[str, ...]) -> list[str]:
         return []
     diagonal = np.abs(np.diagonal(np.linalg.qr(x[:, used] / norms[used], mode="r")))
     return [names[j] for j, d in zip(used, diagonal, strict=True) if d < 1e-7]
+
+
+def rows_of_known_groups(
+    x: np.ndarray, y: np.ndarray, labels: np.ndarray | None, groups: np.ndarray
+) -> Rows:
+    """Scaled rows with the groups' codes; rows of other groups are left out."""
+    codes = np.zeros(len(y), int) if labels is None else encode_groups(labels, groups)
+    known = codes >= 0
+    if not known.any():
+        raise DataError("validation holds no row of a group in X.")
+    return Rows.from_arrays(x[known], y[known], codes[known], max(len(groups), 1))

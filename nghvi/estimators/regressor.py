@@ -33,7 +33,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     fit_intercept : add an intercept.
     standardize : fit on standardised columns and response; results are reported on the raw scale.
     method : "auto"; a published rule: "ng-hvi", "ng-hvi-printed", "sg-hvi"; or another method for
-        the same model: "davi", "davi-published", "least-squares" (no groups).
+        the same model: "davi", "davi-published", "nagvac", "nagvac-published", "least-squares"
+        (no groups).
     steps : number of steps of a network or of another method; None is automatic.
     n_starts : starts of a network, of which the best goes on; "auto" is 3, 6 for a classifier.
     latents : "integrate", "sample" or "auto" (integrate).
@@ -49,10 +50,11 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     trace_ : one row a step. groups_ : levels of the group. posterior_ : the posterior object.
     """
 
-    def fit(self, X: Any, y: Any, counts: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, counts: Any = None, validation: Any = None) -> Self:
         """Fit to a table X (group column included) and a response y.
 
-        ``counts``: how often each row was observed, if not once.
+        ``counts``: how often each row was observed, if not once. ``validation``: a pair (X, y) of
+        held-out rows for methods that stop by them (``method="nagvac"``).
         """
         response = choose_response(
             self.response,
@@ -62,7 +64,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
             other="MixedClassifier",
         )
         table, y = self._read(X, y)
-        return self._fit(X, self._response_values(y), table, response, counts)
+        return self._fit(X, self._response_values(y), table, response, counts, validation)
 
     def predict(
         self,

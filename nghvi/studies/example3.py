@@ -48,7 +48,8 @@ def run(cell: Row, options: Options) -> Row:
         found: Row = {"steps": 0, "seconds": 0.0}
         return found | _scores(lambda part: NAIVE[method](train, part), problem)
     estimator = classifier(method, cell["seed"], options)
-    found = fit(estimator, train)
+    # A stopping rule watches the validation rows.
+    found = fit(estimator, train, problem.validation if method == "nagvac" else None)
     # NAGVAC is published with effects drawn from their prior.
     which = "population" if method.startswith("nagvac") else "known"
     return found | _scores(
@@ -60,6 +61,8 @@ def classifier(method: str, seed: int, options: Options) -> nghvi.MixedClassifie
     """The paper's network with the method's own link and settings."""
     name = method.split()[0]
     chosen: dict[str, Any] = {} if name == OURS else {"method": name}
+    if name == "nagvac":
+        chosen["response"] = "logit"
     if name != OURS or options.quick:
         chosen["steps"] = options.steps(STEPS.get(method, 3000))
     return nghvi.MixedClassifier(

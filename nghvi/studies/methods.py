@@ -27,9 +27,9 @@ def linear(seed: int, **chosen: Any) -> nghvi.MixedRegressor:
     return regressor(seed, priors=Priors(effects=InverseGamma()), **chosen)
 
 
-def fit(estimator: Any, part: Part) -> Row:
+def fit(estimator: Any, part: Part, validation: Part | None = None) -> Row:
     """Fit, and what every row says about it."""
-    estimator.fit(part.inputs, part.y)
+    estimator.fit(part.inputs, part.y, validation=validation)
     steps = max(int(estimator.n_iter_), 1)
     elbo = estimator.trace_["elbo"].to_numpy()
     every = max(1, -(-len(elbo) // TRACE_POINTS))
