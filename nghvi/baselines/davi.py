@@ -281,7 +281,8 @@ def _judge(
     key: Key, model: MixedModel, data: GroupedData, q: DaviGaussian, legacy: bool
 ) -> Verdict:
     """Theta by fresh draws; the locals' optimum is known."""
-    remedy = "take more steps" + (" or use legacy=False" if legacy else "")
+    # Steps of a constant length never settle, however many are taken.
+    remedy = ("use legacy=False" if legacy else "take more steps") + " or method='auto'"
     errors = _errors(key, model, data, q.theta)
     mean, scale = (np.asarray(x).reshape(ESTIMATES, -1, x.shape[-1]).mean(axis=1) for x in errors)
     verdict = judge(mean, scale, remedy=remedy)

@@ -9,6 +9,9 @@ v = C'(grad log target - grad log q) = C'grad log target + z, the natural gradie
 SNNGM: divide by the norm over all blocks, average with momentum 0.9 (bias corrected), go a given
 length rho. As published C <- C + rho C M, which can carry a diagonal entry through zero, where
 its gradient vanishes. Corrected C <- C (strict(rho M) + diag(exp(rho M_ii))): signs never change.
+
+In either form a draw with a huge gradient has no more say than any other. Where draws differ
+much, as in networks, the expected step need not climb: q widens until rare draws spoil the ELBO.
 """
 
 from typing import NamedTuple
