@@ -163,6 +163,20 @@ def test_moments_about_any_coefficients_equal_numpy(name):
     np.testing.assert_allclose(original(jnp.moveaxis(ours.gram, -1, 0)), outer, atol=1e-11)
 
 
+@pytest.mark.parametrize("used", ["gram", "cross", "square"])
+def test_each_moment_has_its_gradient_alone(used):
+    rows, coef = rows_of(next(iter(SIZES))), jnp.array([0.3, -1.0, 2.0])
+
+    def total(scale):
+        moments = rows.moments(lambda x: scale * x, coef, RANDOM)
+        return jnp.sum(getattr(moments, used))
+
+    slope = jax.jit(jax.grad(total))(1.0)
+    width = 1e-5
+    numeric = (total(1.0 + width) - total(1.0 - width)) / (2 * width)
+    np.testing.assert_allclose(slope, numeric, rtol=1e-6, atol=1e-6)
+
+
 @problems
 def test_linear_statistics_give_the_moments_of_the_rows(name):
     rows = rows_of(name)

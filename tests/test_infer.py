@@ -128,6 +128,7 @@ def test_the_verdict_forgives_noise_but_not_error():
     assert not judge(noise + 0.5, noise, remedy="wait").converged
     assert "wait" in judge(noise + 0.5, noise, remedy="wait").sentence
     assert not judge(noise * np.nan, noise, remedy="wait").converged
+    assert not judge(1e9 * (noise - noise.mean(axis=0)), noise, remedy="wait").converged
 
 
 def test_two_modes_are_not_passed_off_as_a_reliable_correction():

@@ -218,7 +218,13 @@ def _backward(
     residuals: None, cotangents: tuple, perturbed: tuple, varying: tuple[Array, Array], rows: Rows
 ) -> tuple[Array, Array]:
     design, error = varying
-    d_gram, d_cross, d_square = cotangents
+    # None: a sum that the result does not depend on.
+    k, r = rows.num_groups, design.shape[-1]
+    shapes = (r, r, k), (r, k), ()
+    d_gram, d_cross, d_square = (
+        jnp.zeros(shape) if cotangent is None else cotangent
+        for cotangent, shape in zip(cotangents, shapes, strict=True)
+    )
     symmetric = jnp.moveaxis(d_gram + jnp.swapaxes(d_gram, 0, 1), -1, 0)
     d_design, d_error, start = [], [], 0
     for z, e in zip(rows._split(design), rows._split(error), strict=True):

@@ -3,7 +3,7 @@
 The optimum of the ELBO is where the gradient vanishes. A natural gradient step translates what
 is left of it into a displacement of each mean (in posterior sds) and a relative change of each
 sd. Those are estimated from fresh draws at the final q; a fit has converged when no estimate
-exceeds the tolerance by more than two standard errors.
+exceeds the tolerance by more than two standard errors, and none is lost in its noise.
 """
 
 from typing import NamedTuple
@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 TOLERANCE = 0.05
+TOO_NOISY = 5 * TOLERANCE
+"""Standard error of a remaining error beyond which it says nothing."""
 
 
 class Verdict(NamedTuple):
@@ -36,8 +38,8 @@ def judge(
     tolerance: float = TOLERANCE,
 ) -> Verdict:
     """From remaining errors of shape (independent estimates, coordinates)."""
-    mean, mean_excess = _largest(mean_errors)
-    scale, scale_excess = _largest(scale_errors)
+    mean, mean_excess, mean_noise = _largest(mean_errors)
+    scale, scale_excess, scale_noise = _largest(scale_errors)
     if not (np.isfinite(mean) and np.isfinite(scale)):
         return Verdict(
             False,
@@ -49,18 +51,20 @@ def judge(
         f"means within {_shown(mean)} posterior sd of the optimum, "
         f"sds within {_shown(100 * scale)} %"
     )
-    if max(mean_excess, scale_excess) > tolerance:
+    if max(mean_excess, scale_excess) > tolerance or max(mean_noise, scale_noise) > TOO_NOISY:
         return Verdict(False, f"Not converged: {left}; {remedy}.", mean, scale)
     if bad_draws:
         left += f" ({bad_draws} draws with a non-finite density were left out)"
     return Verdict(True, f"Converged: {left}.", mean, scale)
 
 
-def _largest(errors: np.ndarray) -> tuple[float, float]:
-    """Largest absolute average, and the largest part of it that noise does not explain."""
+def _largest(errors: np.ndarray) -> tuple[float, float, float]:
+    """Largest absolute average, the largest part of it beyond noise, and the largest noise."""
     average = np.abs(errors.mean(axis=0))
-    noise = errors.std(axis=0, ddof=1) / np.sqrt(len(errors)) if len(errors) > 1 else 0.0
-    return float(average.max()), float(np.max(average - 2 * noise))
+    noise = np.zeros_like(average)
+    if len(errors) > 1:
+        noise = errors.std(axis=0, ddof=1) / np.sqrt(len(errors))
+    return float(average.max()), float(np.max(average - 2 * noise)), float(noise.max())
 
 
 def _shown(value: float) -> str:
