@@ -1,7 +1,4 @@
-"""NAGVAC: closed forms against dense algebra and quadrature, then small fits.
-
-Seeds are fixed. Comparisons of averages state how often new seeds would fail them.
-"""
+"""NAGVAC: small fits, their stopping rule and the rule by which they move."""
 
 import functools
 
@@ -10,225 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
-from nghvi._core.model import parameter_dimension, unraveller
 from nghvi.baselines import nagvac
-from nghvi.baselines.likelihood_score import likelihood_score, sobol_normals
-from nghvi.baselines.nagvac_step import predictive_loss
-from nghvi.baselines.one_factor import DAMPING, block_diagonal, entropy_gradient, exact
+from nghvi.baselines.nagvac import _advance, _begin
+from nghvi.baselines.nagvac_step import Nagvac, predictive_loss
 from nghvi.baselines.ridge import Ridge, start
-from nghvi.data import Rows
 from nghvi.models import MixedModel
 from nghvi.networks import Identity, Perceptron
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.predictive import Request, predict
 from nghvi.posterior.scaling import Scaling
 from nghvi.priors import HuangWand, InverseGamma, Priors
-from nghvi.responses import Gaussian, Logit
+from nghvi.responses import Logit
 from nghvi.scores import pce
-from nghvi.variational import FactorGaussian
-from tests.registry import factor_gaussian
-from tests.test_variational import fisher_as_printed, fisher_by_hessian, flat, tangent_at
-
-DIAGONAL = Priors(effects=InverseGamma(), weight_sd=10.0)
-SIZES = np.array([5, 9, 0, 7, 4, 6, 5])
-
-
-def simulate(sizes, seed=0, *, binary=True):
-    """Intercept, two columns; the intercept and the first slope vary."""
-    rng = np.random.default_rng(seed)
-    codes = rng.permutation(np.repeat(np.arange(sizes.size), sizes))
-    x = np.column_stack([np.ones(codes.size), rng.normal(size=(codes.size, 2))])
-    effects = rng.normal(size=(sizes.size, 2)) * [0.8, 0.5]
-    eta = x @ [0.3, 1.0, -0.7] + np.sum(x[:, :2] * effects[codes], axis=1)
-    noise = rng.logistic(size=codes.size) if binary else 0.5 * rng.normal(size=codes.size)
-    y = (noise < eta).astype(float) if binary else eta + noise
-    return x, y, codes
-
-
-def rows_of(x, y, codes, keep=slice(None)):
-    return Rows.from_arrays(x[keep], y[keep], codes[keep], codes.max() + 1)
-
-
-LOGIT = MixedModel(Identity(3), Logit(), DIAGONAL, (0, 1), num_nodes=25)
-LINEAR = MixedModel(Identity(3), Gaussian(), DIAGONAL, (0, 1))
-THETA = jnp.array([0.2, 0.8, -0.5, -0.3, -1.2])
-
-
-# natural gradients
-
-FACTORS = {
-    "even": lambda: factor_gaussian(1),
-    # One coordinate has nearly all of the leverage: there the plain splitting divides by v < 0.
-    "uneven": lambda: eqx.tree_at(
-        lambda q: q.packed_loadings,
-        factor_gaussian(1),
-        factor_gaussian(1).packed_loadings.at[2].mul(20),
-    ),
-    "balanced": lambda: FactorGaussian.start(jnp.zeros(2), jnp.ones(2), 1, 30.0),
-}
-
-
-@pytest.mark.parametrize("name", FACTORS)
-def test_block_diagonal_natural_gradient_solves_each_block_of_the_published_matrix(name):
-    q = FACTORS[name]()
-    m, gradient = q.dim, flat(tangent_at(q, 3))
-    matrix = fisher_as_printed(q)
-    blocks = [slice(i * m, (i + 1) * m) for i in range(3)]
-    dense = [np.linalg.solve(matrix[b, b], gradient[b]) for b in blocks]
-    direction = flat(block_diagonal(q, tangent_at(q, 3)))
-    np.testing.assert_allclose(direction, np.concatenate(dense), rtol=1e-8)
-
-
-@pytest.mark.parametrize("damping", [0.0, DAMPING])
-def test_exact_natural_gradient_solves_the_whole_fisher_matrix(damping):
-    q = factor_gaussian(1)
-    gradient, matrix = tangent_at(q, 4), fisher_by_hessian("factor-1")
-    dense = np.linalg.solve(matrix + damping * np.diag(np.diag(matrix)), flat(gradient))
-    direction = flat(jax.jit(functools.partial(exact, damping=damping))(q, gradient))
-    np.testing.assert_allclose(direction, dense, rtol=1e-6, atol=1e-8)
-
-
-def test_entropy_gradient_is_half_that_of_the_log_determinant():
-    q = factor_gaussian(1)
-    automatic = jax.grad(lambda q: 0.5 * jnp.linalg.slogdet(q.covariance())[1])(q)
-    np.testing.assert_allclose(flat(entropy_gradient(q)), flat(automatic), rtol=1e-10, atol=1e-12)
-
-
-# the gradient of the likelihood
-
-
-SHIFTS = 40
-
-
-@functools.cache
-def score(number, from_prior=False, linear=False):
-    """Estimates of log p(y | theta) and its gradient by many shifts, and the exact values."""
-    model, rows = (LINEAR if linear else LOGIT), rows_of(*simulate(SIZES, binary=not linear))
-    theta = jnp.insert(THETA, 3, -1.0) if linear else THETA
-    unravel = unraveller(model, rows)
-
-    @jax.jit
-    def compute(theta):
-        def log_likelihood(theta):
-            params = unravel(theta)
-            return model.log_marginal(params, rows) - model.log_prior(params)
-
-        keys = jax.random.split(jax.random.key(1), SHIFTS)
-        return (
-            jax.lax.map(
-                lambda key: likelihood_score(key, theta, model, rows, number, from_prior), keys
-            ),
-            jax.value_and_grad(log_likelihood)(theta),
-        )
-
-    return jax.tree.map(np.asarray, compute(theta))
-
-
-@pytest.mark.parametrize(
-    ("case", "bias"),
-    [
-        ({"number": 512}, 0.005),
-        ({"number": 2048, "from_prior": True}, 0.02),
-        ({"number": 512, "linear": True}, 0.0),
-    ],
-    ids=["laplace", "prior", "gaussian"],
-)
-def test_likelihood_gradient_is_that_of_quadrature(case, bias):
-    """Means over shifts, five standard errors allowed, and for ratios a bias of order 1 / N.
-
-    A t with 39 degrees of freedom exceeds five with probability 1.2e-5; 16 comparisons are made.
-    """
-    (_, slopes), (_, exact_slope) = score(**case)
-    errors = slopes.std(axis=0, ddof=1) / np.sqrt(SHIFTS)
-    assert errors.max() < 0.05  # gradients are of order 1 to 16: the comparison says something
-    assert (np.abs(slopes.mean(axis=0) - exact_slope) < 5 * errors + bias).all()
-
-
-def test_the_proposal_of_a_gaussian_response_is_its_exact_conditional():
-    """All weights are equal: any draws give log p(y | theta) without error."""
-    (values, _), (exact_value, _) = score(512, linear=True)
-    np.testing.assert_allclose(values, exact_value, rtol=1e-9)
-
-
-def test_draws_are_rows_of_the_sobol_points():
-    """Independent coordinates: sums over them have the variance of independent normals.
-
-    4,000 shifts of 20 points: the bounds are more than ten standard errors away.
-    """
-    noise = np.asarray(sobol_normals(jax.random.key(0), 20, (6, 4000)))
-    assert noise.shape == (20, 6, 4000)
-    np.testing.assert_allclose(noise.mean(), 0, atol=0.02)
-    np.testing.assert_allclose(noise.var(), 1, atol=0.03)
-    np.testing.assert_allclose(noise.sum(axis=1).var() / 6, 1, atol=0.1)
-
-
-# the prior and the start
-
-
-def test_the_prior_shrinks_weights_and_coefficients_but_no_biases():
-    model = MixedModel(Perceptron(2, (3, 2)), Gaussian(), DIAGONAL, (0, 1, 2))
-    rows = rows_of(*simulate(SIZES, binary=False))
-    rows = eqx.tree_at(lambda r: r.x, rows, rows.x[:, 1:])
-    ridge = Ridge.of(model, rows)
-    theta = np.random.default_rng(0).normal(size=parameter_dimension(model, rows))
-    params = unraveller(model, rows)(jnp.asarray(theta))
-    weights = sum(float(jnp.sum(w[:, 1:] ** 2)) for w in params.weights)
-    coef = float(jnp.sum(params.coef[1:] ** 2))
-    variances = np.exp(np.asarray(params.effects))
-    # density of v times dv / dt = v
-    expected = -0.5 * (7 * weights + 3 * coef) + np.sum(np.log(variances) - 0.1 * variances)
-    value = ridge.log_prior(jnp.asarray(theta), jnp.array([7.0, 3.0]))
-    np.testing.assert_allclose(value, expected, rtol=1e-12)
-
-    q = start(jax.random.key(0), model, rows)
-    means, spreads = (unraveller(model, rows)(x) for x in (q.mean, q.standard_deviation()))
-
-    def square(pick):
-        return sum(float(jnp.sum(x**2)) for p in (means, spreads) for x in pick(p))
-
-    adapted = ridge.adapt(q)
-    np.testing.assert_allclose(adapted[0], 12 / square(lambda p: [w[:, 1:] for w in p.weights]))
-    np.testing.assert_allclose(adapted[1], 2 / square(lambda p: [p.coef[1:]]))
-
-
-def test_a_linear_model_has_a_flat_intercept_and_nothing_to_shrink_where_there_is_none():
-    rows = rows_of(*simulate(SIZES))
-    ridge = Ridge.of(LOGIT, rows)
-    np.testing.assert_array_equal(ridge.shrunk, [[0, 0, 0, 0, 0], [0, 1, 1, 0, 0]])
-    np.testing.assert_array_equal(ridge.variances, [0, 0, 0, 1, 1])
-    adapted = ridge.adapt(start(jax.random.key(0), LOGIT, rows))
-    assert adapted[0] == 0  # no weights: no precision, and no division by zero
-
-
-# the loss
-
-
-def test_the_loss_uses_the_mode_of_each_group_given_its_training_rows():
-    x, y, codes = simulate(np.array([6, 12, 3, 9, 4]), seed=2)
-    train = np.arange(codes.size) % 3 > 0
-    rows, validation = rows_of(x, y, codes, train), rows_of(x, y, codes, ~train)
-    coef, variance = np.asarray(THETA[:3]), np.exp(np.asarray(THETA[3:]))
-
-    def negative(effects, chosen):
-        eta = x[chosen] @ coef + x[chosen, :2] @ effects
-        return np.sum(np.logaddexp(0, -(2 * y[chosen] - 1) * eta))
-
-    total = 0.0
-    for k in range(5):
-        mine = codes == k
-        mode = minimize(
-            lambda a, mine=mine: negative(a, mine & train) + 0.5 * np.sum(a**2 / variance),
-            np.zeros(2),
-            tol=1e-10,
-        ).x
-        total += negative(mode, mine & ~train)
-    loss = predictive_loss(THETA, LOGIT, rows, validation)
-    np.testing.assert_allclose(loss, total / np.sum(~train), rtol=1e-6)
-
-
-# fits
+from tests.test_nagvac_parts import DIAGONAL, SIZES, rows_of, simulate
+from tests.test_variational import flat
 
 X, Y, CODES = simulate(np.full(40, 12), seed=3)
 TRAIN = np.random.default_rng(4).random(CODES.size) < 0.75
@@ -268,6 +61,42 @@ def test_the_stopping_rule_ends_the_run_after_so_many_iterations_without_a_new_m
 def test_the_same_seed_gives_the_same_fit_and_the_longer_run_begins_like_the_shorter():
     short, long = fitted(steps=15, patience=60), fitted(legacy=False, steps=60, patience=60)
     np.testing.assert_array_equal(short.losses, long.losses[:15])
+
+
+WIDE = eqx.tree_at(
+    lambda q: q.scale, start(jax.random.key(0), FITTED, TRAINING), jnp.full(5, 9.0, float)
+)
+"""So wide that its natural gradient is longer than the bound."""
+
+
+def iterate(state, steps=1):
+    """The compiled chunk of the fits above, from any state."""
+    algorithm = Nagvac(Ridge.of(FITTED, TRAINING), False, "blockdiag", True)
+    key, end = jax.random.key(0), int(state.step) + steps
+    return _advance(algorithm, FITTED, TRAINING, VALIDATION, key, state, end, 100)
+
+
+def test_the_first_iteration_only_takes_its_direction_unbounded():
+    state, trace = iterate(_begin(WIDE, jnp.full(2, 50.0, float), 0.1))
+    np.testing.assert_array_equal(flat(state.q), flat(WIDE))
+    assert trace.info.direction_norm[0] > 100
+    np.testing.assert_allclose(np.linalg.norm(flat(state.average)), trace.info.direction_norm[0])
+
+
+def test_later_iterations_blend_in_a_bounded_direction_and_move_along_the_average():
+    first = iterate(_begin(WIDE, jnp.full(2, 50.0, float), 0.1))[0]
+    before = first._replace(step=first.step + 198)  # where the length has fallen to a half
+    after, trace = iterate(before._replace(loss=jnp.asarray(1e9, float)))
+    added = flat(after.average) - 0.6 * flat(before.average)
+    assert trace.info.direction_norm[0] > 100
+    np.testing.assert_allclose(np.linalg.norm(added), 0.4 * 50)
+    moved = flat(after.q) - flat(before.q)
+    np.testing.assert_allclose(moved, 0.05 * flat(after.average), rtol=1e-9)
+    np.testing.assert_allclose(after.precisions, Ridge.of(FITTED, TRAINING).adapt(after.q))
+    # The same step after a lower loss: it stands, but the average is taken back.
+    returned, _ = iterate(before._replace(loss=jnp.asarray(-1e9, float)))
+    np.testing.assert_array_equal(flat(returned.q), flat(after.q))
+    np.testing.assert_array_equal(flat(returned.average), flat(before.average))
 
 
 def test_predictions_work_with_the_result():
