@@ -60,15 +60,18 @@ def run(cell: Row, options: Options) -> Row:
 
         return jnp.mean(jax.lax.map(one, jax.random.split(key, DRAWS)), axis=0)
 
+    def rmse(theta: jax.Array) -> float:
+        return float(np.sqrt(np.mean((y_star(theta) - latent) ** 2)))
+
     done = fit(key, algorithm, model, rows, q, num_steps=0, chunk=EVERY)
     steps = options.steps(STEPS)
     done = fit(key, algorithm, model, rows, q, num_steps=1, chunk=EVERY, resume=done)  # compile
-    errors, seconds = [], 0.0
+    errors, seconds = [rmse(q.mean)], 0.0
     for number in range(EVERY, steps + 1, EVERY):
         begun = time.perf_counter()
         done = fit(key, algorithm, model, rows, q, num_steps=number, chunk=EVERY, resume=done)
         seconds += time.perf_counter() - begun
-        errors.append(float(np.sqrt(np.mean((y_star(done.state.q.mean) - latent) ** 2))))
+        errors.append(rmse(done.state.q.mean))
     return {"steps": steps, "seconds": seconds, "trace_every": EVERY, "trace": errors}
 
 
@@ -77,7 +80,7 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
     found = []
     for row in rows:
         trace = np.asarray(row["trace"])
-        reached = int(np.argmax(trace <= 1.01 * trace[-5:].mean()) + 1) * row["trace_every"]
+        reached = int(np.argmax(trace <= 1.01 * trace[-5:].mean())) * row["trace_every"]
         found.append(
             {
                 "method": row["method"],
