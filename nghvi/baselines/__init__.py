@@ -6,13 +6,16 @@ from typing import Any
 
 from nghvi.baselines.davi import DaviFit as DaviFit
 from nghvi.baselines.davi import davi as davi
-from nghvi.baselines.davi import davi_fit as davi_fit
 from nghvi.baselines.gibbs import GibbsDraws as GibbsDraws
 from nghvi.baselines.gibbs import gibbs as gibbs
 from nghvi.baselines.least_squares import least_squares as least_squares
 from nghvi.baselines.nagvac import NagvacFit as NagvacFit
 from nghvi.baselines.nagvac import nagvac as nagvac
 from nghvi.infer import Inference
+
+
+def _davi(*arguments: Any, **settings: Any) -> Inference:
+    return davi(*arguments, **settings).inference
 
 
 def _nagvac(*arguments: Any, **settings: Any) -> Inference:
@@ -25,8 +28,8 @@ STOPPED_BY_VALIDATION: dict[str, Callable[..., Inference]] = {
 }
 """These take ``validation=`` rows."""
 BASELINES: dict[str, Callable[..., Inference]] = {
-    "davi": davi,
-    "davi-published": functools.partial(davi, legacy=True),
+    "davi": _davi,
+    "davi-published": functools.partial(_davi, legacy=True),
     "least-squares": least_squares,
     **STOPPED_BY_VALIDATION,
 }

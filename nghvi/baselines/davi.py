@@ -76,6 +76,7 @@ class DaviFit(NamedTuple):
     """KL(N(mu_k, C_k C_k') || N(0, I)) in nats: 0 at the optimum."""
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def davi(
     model: MixedModel,
     rows: Rows,
@@ -84,22 +85,8 @@ def davi(
     steps: int = 10_000,
     legacy: bool = False,
     progress: Progress | None = None,
-) -> Inference:
-    """Fit a mixed model with Gaussian response by DAVI; ``legacy``: the step rule as published."""
-    return davi_fit(model, rows, seed=seed, steps=steps, legacy=legacy, progress=progress).inference
-
-
-@threadpool_limits.wrap(limits=1, user_api="blas")
-def davi_fit(
-    model: MixedModel,
-    rows: Rows,
-    *,
-    seed: int = 0,
-    steps: int = 10_000,
-    legacy: bool = False,
-    progress: Progress | None = None,
 ) -> DaviFit:
-    """:func:`davi` with what it found about the effects."""
+    """Fit a mixed model with Gaussian response by DAVI; ``legacy``: the step rule as published."""
     if not model.response.conjugate:
         raise ValueError(
             "davi needs the exact conditional of the effects, which is known for a Gaussian "
