@@ -89,3 +89,14 @@ def test_at_rest_the_effects_are_zero(response):
     found = jax.jit(model_for(response, 2).log_at_rest)(params, data)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
     assert model_for(GAUSSIAN, 2).log_at_rest(params_for(GAUSSIAN, 2), data) is None
+
+
+def test_the_value_at_drawn_effects_is_the_integrated_one():
+    """log g - log p(z | theta, y) = log p(y, theta), whatever the draw."""
+    model, data = model_for(GAUSSIAN, 2), data_for(GAUSSIAN)
+    theta, _ = ravel_pytree(params_for(GAUSSIAN, 2))
+    start = jnp.zeros((SIZES.size, 2))
+    sampled = jax.jit(lambda key: Sampled(moving=False)(key, theta, start, model, data)[0])
+    integrated = jax.jit(lambda: Integrated()(jax.random.key(0), theta, (), model, data)[0])()
+    for seed in (1, 2):
+        np.testing.assert_allclose(sampled(jax.random.key(seed)), integrated, rtol=1e-10)

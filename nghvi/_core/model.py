@@ -58,6 +58,13 @@ class LatentModel(eqx.Module):
         """
         return self.log_joint(params, latents, data)
 
+    def log_conditional(self, params: Params, latents: Latents, data: Data) -> Scalar | None:
+        """``log p(z | theta, y)``, or None where its constant is unknown.
+
+        With it ``log g - log p(z | theta, y)`` is ``log p(y, theta)`` and a trace the noisy ELBO.
+        """
+        return None
+
     def log_at_rest(self, params: Params, data: Data) -> Scalar | None:
         """``log p(y | theta, z) + log p(theta)`` with z at the centre of its prior, or None.
 

@@ -90,4 +90,6 @@ class Sampled(Score):
                 return model.log_joint_moving(unravel(t), unravel(theta), latents, data)
             return model.log_joint(unravel(t), latents, data)
 
-        return *jax.value_and_grad(log_density)(theta), latents
+        value, score = jax.value_and_grad(log_density)(theta)
+        known = None if self.moving else model.log_conditional(unravel(theta), latents, data)
+        return value if known is None else value - known, score, latents

@@ -213,6 +213,13 @@ class MixedModel(MarginalModel):
         )
         return self.log_joint(params, moved, data) + log_det
 
+    def log_conditional(
+        self, params: MixedParams, latents: Float[Array, "k r"], data: GroupedData
+    ) -> Scalar | None:
+        if not self.response.conjugate or self.num_effects == 0:
+            return None
+        return conjugate.log_density(self.conditional(params, data), latents)
+
     def log_at_rest(self, params: MixedParams, data: GroupedData) -> Scalar | None:
         if self.response.conjugate:
             return None  # integrating the effects costs little and shows more
