@@ -113,8 +113,9 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     chosen = of[1000, 1.0]
     trace_axes(axes, {m: chosen[m] for m in ("davi-published", "sg-hvi p=3", "ng-hvi p=3")})
-    axes[0].axhline(chosen[OURS]["log_evidence"], color="0.6", lw=0.8)
-    axes[0].set_ylim(chosen[OURS]["log_evidence"] - 400, None)
+    evidence = chosen[OURS]["log_evidence"]
+    axes[0].axhline(evidence, color="0.6", lw=0.8)
+    axes[0].set(xlim=(0, 2000), ylim=(evidence - 400, evidence + 40))
     save(figure, folder, "example1_elbo")
 
 

@@ -24,13 +24,17 @@ PACKAGES = (
 )
 
 
+RESULTS = (":!benchmarks/results", ":!experiments/results")
+"""Where runs write."""
+
+
 def about() -> dict[str, object]:
     """Facts recorded with every result."""
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _git("rev-parse", "HEAD"),
         # Results are written during the run, so they do not count as changes.
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--", ":!benchmarks/results")),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--", *RESULTS)),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
