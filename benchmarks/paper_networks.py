@@ -20,71 +20,52 @@ import pandas as pd
 import nghvi
 from nghvi.priors import Priors
 from nghvi.studies.facts import about
+from nghvi.studies.problems import (
+    GROUP,
+    NetworkProcess,
+    Part,
+    Problem,
+    network,
+    stored_process,
+)
 
 SHARED = pathlib.Path("../shared/data")
-Part = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def stored(name: str) -> dict[str, Part]:
+def part(x: np.ndarray, y: np.ndarray, group: np.ndarray) -> Part:
+    names = [f"x{j}" for j in range(x.shape[1])]
+    return Part(pd.DataFrame(x, columns=names).assign(**{GROUP: group}), y)
+
+
+def stored(name: str) -> Problem:
     """Train and test part of a stored example."""
     with np.load(SHARED / "paper_examples" / f"{name}.npz") as held:
-        return {
-            part: (held[f"X_{part}"][:, 1:], held[f"y_{part}"], held[f"group_{part}"].astype(int))
-            for part in ("train", "test")
-        }
+        train, validation, test = (
+            part(held[f"X_{p}"][:, 1:], held[f"y_{p}"], held[f"group_{p}"].astype(int))
+            for p in ("train", "val", "test")
+        )
+    return Problem(train, validation, test, np.full(len(test.y), np.nan))
 
 
-def simulate(
-    seed: int,
-    weights: list[np.ndarray],
-    coef: np.ndarray,
-    omega: np.ndarray,
-    noise: float,
-    correlation: np.ndarray,
-    sizes: tuple[int, int, int],
-) -> dict[str, Part]:
-    """1,000 groups from the paper's process; rows for training, validation and test."""
-    rng = np.random.default_rng(seed)
-    x = rng.multivariate_normal(np.zeros(len(correlation)), correlation, (1000, sum(sizes)))
-    h = x
-    for w in weights:
-        h = np.maximum(h @ w[:, 1:].T + w[:, 0], 0)
-    h = np.concatenate([np.ones((*h.shape[:2], 1)), h], axis=-1)
-    effects = rng.normal(size=(1000, len(coef))) * np.sqrt(np.diag(omega))
-    y = np.einsum("kni,ki->kn", h, coef + effects) + np.sqrt(noise) * rng.normal(size=h.shape[:2])
-    parts, ends = {}, np.cumsum([0, *sizes])
-    for part, first, last in (("train", *ends[:2]), ("test", *ends[2:])):
-        rows = slice(first, last)
-        group = np.repeat(np.arange(1000), last - first)
-        parts[part] = (x[:, rows].reshape(-1, x.shape[-1]), y[:, rows].ravel(), group)
-    return parts
-
-
-def fresh_ex2a(seed: int) -> dict[str, Part]:
+def fresh_ex2a(seed: int) -> Problem:
     with np.load(SHARED / "paper_examples" / "ex2a.npz") as held:
-        truth = [held["W1_true"], held["W2_true"]], held["beta_true"], held["Sigma_alpha"]
-        return simulate(seed, *truth, 20.0, held["V_x"], (6, 2, 2))
+        weights, effect_var = [held["W1_true"], held["W2_true"]], np.diag(held["Sigma_alpha"])
+        process = NetworkProcess(weights, held["beta_true"], effect_var, 20.0, held["V_x"])
+    return network(np.random.default_rng(seed), process, (6, 2, 2))
 
 
-def ex2b(seed: int) -> dict[str, Part]:
-    held = json.loads((SHARED / "paper_params" / "parameters_large.json").read_text())
-    weights = [np.array(w) for w in held[next(k for k in held if "eight" in k)]]
-    omega, correlation = np.array(held["Sigma_alpha"]), np.array(held["V_x"])
-    return simulate(seed, weights, np.ravel(held["beta"]), omega, 2.25, correlation, (30, 10, 10))
+def ex2b(seed: int) -> Problem:
+    process = stored_process(SHARED / "paper_params" / "parameters_large.json")
+    return network(np.random.default_rng(seed), process, (30, 10, 10))
 
 
-def frame(part: Part) -> pd.DataFrame:
-    names = [f"x{j}" for j in range(part[0].shape[1])]
-    return pd.DataFrame(part[0], columns=names).assign(g=part[2])
-
-
-def assess(name: str, data: dict[str, Part], seed: int, **settings: Any) -> dict[str, Any]:
+def assess(name: str, data: Problem, seed: int, **settings: Any) -> dict[str, Any]:
     """Fit, score on the test rows, print and return a row."""
     kind = nghvi.MixedClassifier if name == "ex3" else nghvi.MixedRegressor
     begun = time.perf_counter()
-    fitted = kind("g", random_state=seed, **settings).fit(frame(data["train"]), data["train"][1])
+    fitted = kind(GROUP, random_state=seed, **settings).fit(*data.train)
     seconds = time.perf_counter() - begun
-    x, y = frame(data["test"]), data["test"][1]
+    x, y = data.test
     row = {
         "example": name, "method": settings.get("method", "auto"), "seed": seed,
         "elbo": fitted.elbo_, "seconds": seconds, "verdict": fitted.verdict_,

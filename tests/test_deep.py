@@ -114,7 +114,9 @@ def test_own_networks_are_trunks():
 
 
 def test_an_own_network_fits(curve):
-    init = lambda key: 0.5 * jax.random.normal(key, (3, 2))  # noqa: E731
+    def init(key):
+        return 0.5 * jax.random.normal(key, (3, 2))
+
     fitted = nghvi.MixedRegressor(
         "g", trunk=(init, lambda w, x: jnp.tanh(x @ w.T)), steps=60, n_starts=1
     ).fit(*curve)

@@ -64,6 +64,16 @@ def test_the_mean_is_that_of_the_density(name):
 
 
 @responses
+def test_the_cdf_is_that_of_the_density(name):
+    case, (y, weight, log_prob) = RESPONSES[name], density(name)
+    between = y + 0.5 * weight  # of points that stand for cells, or between those of a support
+    found = case.response.cdf(
+        between[:, None], jnp.asarray(ETA), jnp.zeros(ETA.size), jnp.asarray(case.dispersion, float)
+    )
+    np.testing.assert_allclose(found, np.cumsum(weight * np.exp(log_prob), axis=0), atol=1e-5)
+
+
+@responses
 def test_samples_have_the_mean_and_variance_of_the_density(name):
     """Ten comparisons at 4.5 standard errors: false alarm rate 7e-5 a response."""
     y, weight, log_prob = density(name)

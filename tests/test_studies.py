@@ -30,7 +30,9 @@ def counted():
             raise KeyboardInterrupt
         return {"value": len(ran)}
 
-    cells = lambda options: [{"method": m, "seed": options.seed} for m in ("a", "bad", "c")]  # noqa: E731
+    def cells(options):
+        return [{"method": m, "seed": options.seed} for m in ("a", "bad", "c")]
+
     study = Study("counted", "a test", cells, run, lambda rows, folder: written.append(rows))
     return study, ran, written
 

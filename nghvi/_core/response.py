@@ -89,11 +89,11 @@ class Response(eqx.Module):
         """Log density of y if eta ~ N(location, variance)."""
         return self.log_prob(y, location, dispersion)
 
+    @abc.abstractmethod
     def cdf(
         self, y: Array, location: Array, variance: Array, dispersion: Array
     ) -> Float[Array, "*n"]:
         """P(Y <= y) if eta ~ N(location, variance)."""
-        raise NotImplementedError(f"the {self.name} response has no predictive intervals.")
 
     def gibbs(
         self, key: Key, problem: Any, effects: Float[Array, "r k"], sweeps: int

@@ -153,7 +153,7 @@ class MixedEstimator(Predictions):
         gibbs = not response.conjugate and counts is None and (published or own_network)
         model = MixedModel(trunk, response, priors, random, sweeps if gibbs else None)
         by_row = self.method != "auto" or gibbs or self.latents == "sample"
-        held_out = self._held_out(validation, response, scaling, deep)
+        held_out = self._held_out(validation, scaling, deep)
         data = rows if by_row else prepare(model, rows)
         inference = self._infer(model, data, deep, held_out=held_out)
         names = Named(features, tuple(features[j] for j in random), self.groups_)
@@ -175,7 +175,7 @@ class MixedEstimator(Predictions):
         return self
 
     def _held_out(
-        self, validation: tuple[Any, Any] | None, response: Response, scaling: Scaling, deep: bool
+        self, validation: tuple[Any, Any] | None, scaling: Scaling, deep: bool
     ) -> Rows | None:
         """Rows that a stopping rule watches; rows of groups without training data are left out."""
         if validation is None:
@@ -184,7 +184,6 @@ class MixedEstimator(Predictions):
         table, y = self._read(*validation)
         table = tables.align(table, self._inputs) if table.named else table
         y = self._response_values(y)
-        response.check(y)
         x, _ = add_intercept(table, self.fit_intercept and not deep)
         x, y = scaling.apply(x), scaling.apply_response(y)
         return rows_of_known_groups(x, y, table.group, self.groups_)

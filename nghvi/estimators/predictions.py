@@ -1,5 +1,6 @@
 """What a fitted estimator says about new rows."""
 
+import abc
 import copy
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ DRAWS = 200
 WHICH = ("known", "population", "zero")
 
 
-class Predictions(BaseEstimator):
+class Predictions(BaseEstimator, abc.ABC):
     """The part of both estimators that reads new data."""
 
     posterior_: MixedPosterior
@@ -122,6 +123,6 @@ class Predictions(BaseEstimator):
         x, _ = add_intercept(table, self.fit_intercept and linear)
         return table, self.posterior_.scaling.apply(x)
 
+    @abc.abstractmethod
     def _response_values(self, y: np.ndarray) -> np.ndarray:
         """The response as the model reads it."""
-        raise NotImplementedError

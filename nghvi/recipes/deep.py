@@ -58,7 +58,7 @@ class Lengths(NamedTuple):
 
 
 def starting_sd(params: Params) -> Float[Array, " m"]:
-    """0.12 / sqrt(fan-in) for weight matrices, 0.05 for everything else."""
+    """0.125 / sqrt(fan-in) for weight matrices, 0.05 for everything else."""
 
     def leaf_sd(leaf: Array) -> Array:
         return jnp.full(leaf.shape, 0.125 / np.sqrt(leaf.shape[-1]) if leaf.ndim > 1 else 0.05)

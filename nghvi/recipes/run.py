@@ -85,53 +85,41 @@ def run(
     resume: Position | None = None,
 ) -> Run:
     """Run all stages; Ctrl-C ends the run after the current chunk with a usable result."""
-    with Interrupt() as interrupt:
-        return _run(recipe, key, model, data, progress, resume, interrupt)
-
-
-def _run(
-    recipe: Recipe,
-    key: Key,
-    model: LatentModel,
-    data: Data,
-    progress: Progress | None,
-    resume: Position | None,
-    interrupt: Interrupt,
-) -> Run:
     begun = time.perf_counter()
     at = resume or Position(0, None, ())
     done = at.done
-    for index in range(at.stage, len(recipe.stages)):
-        stage, stage_key = recipe.stages[index], jax.random.fold_in(key, index)
-        if not stage.needed(_traces(done)):
-            continue
-        current = at.current if index == at.stage else None
-        begin = current.state.q if current else stage.begin(stage_key, model, data, done)
-        watch = _watch(stage, progress, interrupt)
-        # The interruption may have come before the stop rule was asked about the last chunk.
-        if not (current and current.trace and stage.stop(current.step, current.trace)):
-            current = fit(
-                stage_key,
-                stage.algorithm,
-                model,
-                data,
-                begin,
-                num_steps=stage.num_steps,
-                chunk=stage.chunk,
-                average_last=stage.average_last,
-                monitor=watch,
-                resume=current,
-            )
-        if interrupt.requested:
-            verdict = Verdict(
-                False,
-                f"Interrupted: stage '{stage.name}' stopped at step {current.step} of at most "
-                f"{stage.num_steps}; resume to finish.",
-            )
-            ended = (*done, Ended(stage.name, current))
-            position = Position(index, current, done)
-            return _result(recipe.finish(current.state.q), verdict, ended, begun, position)
-        done = (*done, Ended(stage.name, current))
+    with Interrupt() as interrupt:
+        for index in range(at.stage, len(recipe.stages)):
+            stage, stage_key = recipe.stages[index], jax.random.fold_in(key, index)
+            if not stage.needed(_traces(done)):
+                continue
+            current = at.current if index == at.stage else None
+            begin = current.state.q if current else stage.begin(stage_key, model, data, done)
+            watch = _watch(stage, progress, interrupt)
+            # The interruption may have come before the stop rule was asked about the last chunk.
+            if not (current and current.trace and stage.stop(current.step, current.trace)):
+                current = fit(
+                    stage_key,
+                    stage.algorithm,
+                    model,
+                    data,
+                    begin,
+                    num_steps=stage.num_steps,
+                    chunk=stage.chunk,
+                    average_last=stage.average_last,
+                    monitor=watch,
+                    resume=current,
+                )
+            if interrupt.requested:
+                verdict = Verdict(
+                    False,
+                    f"Interrupted: stage '{stage.name}' stopped at step {current.step} of at most "
+                    f"{stage.num_steps}; resume to finish.",
+                )
+                ended = (*done, Ended(stage.name, current))
+                position = Position(index, current, done)
+                return _result(recipe.finish(current.state.q), verdict, ended, begun, position)
+            done = (*done, Ended(stage.name, current))
     q = done[-1].fit.q
     judge_key = jax.random.fold_in(key, len(recipe.stages))
     verdict = recipe.judge(judge_key, model, data, q, _traces(done))

@@ -32,3 +32,7 @@ class Binary(Response):
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
         probability = self.mean(location, dispersion)
         return probability, probability * (1 - probability)
+
+    def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        zero = 1 - self.mean(location, dispersion)
+        return jnp.where(y < 0, 0.0, jnp.where(y < 1, zero, 1.0))

@@ -98,15 +98,22 @@ def example1(num_groups: int, ratio: float, seed: int) -> Problem:
     return _split(x, mean + rng.normal(size=mean.shape), mean, (size, 0, 1))
 
 
-def _network(
-    rng: np.random.Generator,
-    weights: list[np.ndarray],
-    coef: np.ndarray,
-    effect_var: np.ndarray,
-    noise_var: float,
-    correlation: np.ndarray,
-    sizes: tuple[int, int, int],
+class NetworkProcess(NamedTuple):
+    """A Gaussian network with independent random coefficients."""
+
+    weights: list[np.ndarray]
+    coef: np.ndarray
+    effect_var: np.ndarray
+    noise_var: float
+    correlation: np.ndarray
+    """Of the inputs."""
+
+
+def network(
+    rng: np.random.Generator, process: NetworkProcess, sizes: tuple[int, int, int]
 ) -> Problem:
+    """1,000 groups; rows a group for training, validation and test."""
+    weights, coef, effect_var, noise_var, correlation = process
     x = rng.multivariate_normal(np.zeros(len(correlation)), correlation, (NUM_GROUPS, sum(sizes)))
     h = x
     for w in weights:
@@ -120,8 +127,8 @@ def _network(
 def example2a(seed: int) -> Problem:
     """A [5, 5] network with random coefficients; 6, 2 and 2 rows a group."""
     rng = np.random.default_rng([2, seed])
-    setting = (WEIGHTS_2A, COEF_2A, 1 / PRECISION_2A, 20.0, INPUT_CORRELATION)
-    return _network(rng, *setting, (6, 2, 2))
+    process = NetworkProcess(WEIGHTS_2A, COEF_2A, 1 / PRECISION_2A, 20.0, INPUT_CORRELATION)
+    return network(rng, process, (6, 2, 2))
 
 
 def example2b(seed: int, parameters: pathlib.Path | None = None) -> Problem:
@@ -134,12 +141,19 @@ def example2b(seed: int, parameters: pathlib.Path | None = None) -> Problem:
             for m, n in shapes
         ]
         coef, effect_var = rng.normal(size=17), rng.exponential(0.2, 17)
-        return _network(rng, weights, coef, effect_var, 2.25, np.eye(64), (30, 10, 10))
+        process = NetworkProcess(weights, coef, effect_var, 2.25, np.eye(64))
+    else:
+        process = stored_process(parameters)
+    return network(rng, process, (30, 10, 10))
+
+
+def stored_process(parameters: pathlib.Path) -> NetworkProcess:
+    """The authors' process of Example 2(b)."""
     held = json.loads(parameters.read_text())
     weights = [np.array(w) for w in held[next(k for k in held if "eight" in k)]]
     effect_var = np.diag(np.array(held["Sigma_alpha"]))
-    setting = (weights, np.ravel(held["beta"]), effect_var, 2.25, np.array(held["V_x"]))
-    return _network(rng, *setting, (30, 10, 10))
+    coef, correlation = np.ravel(held["beta"]), np.array(held["V_x"])
+    return NetworkProcess(weights, coef, effect_var, 2.25, correlation)
 
 
 def example3(seed: int, effect_sd: float) -> Problem:

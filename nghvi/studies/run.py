@@ -6,6 +6,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+import nghvi
 from nghvi.studies.facts import about
 from nghvi.studies.store import Row, Store, StudyError
 from nghvi.studies.study import Options, Study
@@ -14,7 +15,7 @@ from nghvi.studies.study import Options, Study
 def reproduce(study: Study, folder: pathlib.Path, options: Options, console: Console) -> list[Row]:
     """Run what is missing, write tables and figures, return the study's rows."""
     facts = about()
-    store = Store(folder / "rows", study.name, facts["versions"]["nghvi"])  # type: ignore[index]
+    store = Store(folder / "rows", study.name, nghvi.__version__)
     cells = [{**cell, "quick": options.quick} for cell in study.cells(options)]
     missing = [cell for cell in cells if not store.has(cell)]
     if len(missing) < len(cells):

@@ -21,7 +21,7 @@ class Options(NamedTuple):
 
     def seeds(self, usual: int) -> range:
         """One seed a data set."""
-        number = self.replicates or (2 if self.quick else usual)
+        number = self.replicates or (min(2, usual) if self.quick else usual)
         return range(self.seed, self.seed + number)
 
     def steps(self, usual: int) -> int:

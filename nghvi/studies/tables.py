@@ -1,6 +1,7 @@
 """Tables as text, CSV and LaTeX, the paper's figure beside ours."""
 
 import pathlib
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -35,8 +36,8 @@ def _latex(table: pd.DataFrame, caption: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _latex_row(values: object) -> str:
-    return " & ".join(_escape(str(value)) for value in values) + r" \\"  # type: ignore[attr-defined]
+def _latex_row(values: Iterable[object]) -> str:
+    return " & ".join(_escape(str(value)) for value in values) + r" \\"
 
 
 def _escape(text: str) -> str:
