@@ -90,7 +90,9 @@ def draw_gaussian(
     return small.solve_lower(precision_root, forward + noise, transpose=True)
 
 
-def conditional_mode(problem: RowProblem) -> Float[Array, "r k"]:
+def conditional_mode(
+    problem: RowProblem, tolerance: float = NEWTON_TOLERANCE
+) -> Float[Array, "r k"]:
     """Mode of p(u_k | theta, y_k) for every group; not differentiated through.
 
     Newton steps until none is longer than the tolerance; the next one would square the error.
@@ -100,7 +102,7 @@ def conditional_mode(problem: RowProblem) -> Float[Array, "r k"]:
 
     def unfinished(carry: tuple[Array, Array, Array]) -> Array:
         _, change, steps = carry
-        return (change > NEWTON_TOLERANCE) & (steps < MOST_NEWTON_STEPS)
+        return (change > tolerance) & (steps < MOST_NEWTON_STEPS)
 
     def move(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         effects, _, steps = carry

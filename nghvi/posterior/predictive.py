@@ -235,7 +235,12 @@ def _predictor(
         variance = jax.lax.map(variance_of, (design, position), batch_size=ROWS_AT_ONCE)
         location = fixed + jnp.where(known, jnp.sum(design * mean[position], axis=1), 0.0)
         return location, jnp.where(known, variance, population), params.dispersion
-    drawn = _drawn(model, parts, key, params)
+    # Drawing is dear, and predictions for the population need none.
+    drawn = jax.lax.cond(
+        jnp.any(known),
+        lambda: _drawn(model, parts, key, params),
+        lambda: jnp.zeros((num_known, model.num_effects)),
+    )
     # One direction suffices: an unseen group's predictor has variance z' Omega z. It is the same
     # in all rows, so that a row's prediction does not depend on the others.
     new = jnp.sqrt(population) * standard
