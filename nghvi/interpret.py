@@ -145,7 +145,8 @@ def variance_share(estimator: Any, X: Any = None, draws: int = 200, seed: int = 
 def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Array, "s r"]:
     def one(each: Array) -> Array:
         params = params_at(model, data, each)
-        moments = rows.moments(lambda x: model.features(params, x), params.coef, model.random)
+        coef = model.all_coef(params)
+        moments = rows.moments(lambda x: model.features(params, x), coef, model.random)
         square = jnp.diagonal(jnp.sum(moments.gram, axis=-1)) / moments.num_rows
         inverse = jnp.linalg.inv(model.precision_factor(params))
         variance = jnp.sum(inverse**2, axis=0) * square

@@ -12,6 +12,8 @@ import equinox as eqx
 from sklearn.base import BaseEstimator
 
 from nghvi.data import LinearStatistics, Panel, Rows
+from nghvi.formula.design import Design
+from nghvi.formula.matrices import Learnt
 from nghvi.infer import Inference
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron
@@ -118,7 +120,7 @@ def _origin(cls: type) -> str:
 
 for _class in (
     *(MixedPosterior, Named, Scaling, Inference, Run, Verdict, Pool),
-    *(Rows, LinearStatistics, Panel),
+    *(Rows, LinearStatistics, Panel, Design, Learnt),
     *(MixedModel, Identity, Perceptron),
     *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand),
     *RESPONSES.values(),

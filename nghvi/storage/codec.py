@@ -62,7 +62,9 @@ class _Encoder:
         if type(value) is tuple:
             return {"tuple": self._each(value, place)}
         if type(value) is dict:
-            return {"dict": self._fields(value, place)}
+            if all(type(key) is str for key in value):
+                return {"dict": self._fields(value, place)}
+            return {"pairs": self._each(list(value.items()), place)}
         if type(value) in (datetime.date, datetime.datetime):
             return {type(value).__name__: value.isoformat()}
         if isinstance(value, np.generic):
@@ -80,9 +82,6 @@ class _Encoder:
         return [self.encode(value, f"{place}.{i}") for i, value in enumerate(values)]
 
     def _fields(self, values: dict, place: str) -> dict[str, Json]:
-        for key in values:
-            if type(key) is not str:
-                raise StorageError(f"{place}: the key {key!r} cannot be saved; use text as keys.")
         return {key: self.encode(value, f"{place}.{key}") for key, value in values.items()}
 
     def _array(self, value: Any, place: str) -> Json:
@@ -142,6 +141,7 @@ class _Decoder:
             "datetime": lambda j: datetime.datetime.fromisoformat(j["datetime"]),
             "tuple": lambda j: tuple(self.decode(v) for v in j["tuple"]),
             "dict": lambda j: self._fields(j["dict"]),
+            "pairs": lambda j: dict(self.decode(j["pairs"])),
             "scalar": lambda j: self.decode(j["scalar"])[()],
             "array": self._array,
             "objects": lambda j: _filled(self.decode(j["objects"]), j["shape"], np.dtype(object)),
