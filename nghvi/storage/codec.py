@@ -82,6 +82,9 @@ class _Encoder:
         return [self.encode(value, f"{place}.{i}") for i, value in enumerate(values)]
 
     def _fields(self, values: dict, place: str) -> dict[str, Json]:
+        for key in values:
+            if type(key) is not str:
+                raise StorageError(f"{place}: the key {key!r} cannot be saved; use text as keys.")
         return {key: self.encode(value, f"{place}.{key}") for key, value in values.items()}
 
     def _array(self, value: Any, place: str) -> Json:
