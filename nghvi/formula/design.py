@@ -71,6 +71,13 @@ def has_intercept(syntax: Syntax) -> bool:
     return any(str(term) == "1" for term in terms_of(syntax, syntax.fixed))
 
 
+def variables(formula: str) -> tuple[str, ...]:
+    """Columns of the data frame that a fit reads, those of the response included."""
+    syntax = parse(formula)
+    response = variables_of(syntax, terms_of(syntax, syntax.response))
+    return tuple(dict.fromkeys((*response, *_variables(syntax))))
+
+
 def response_of(formula: str, data: Any) -> np.ndarray:
     """The left-hand side: a column as it is, or the values of an expression."""
     syntax = parse(formula)
