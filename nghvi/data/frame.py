@@ -177,9 +177,11 @@ def _complete_column(frame: nw.DataFrame, name: str) -> Any:
         raise DataError(
             f"column {name!r}: {_count(lost)} with missing or infinite values; drop or impute them."
         )
-    if series.dtype in (nw.Categorical, nw.Enum):
-        levels = series.cat.get_categories().to_list()
-        return pd.Categorical(series.to_list(), levels).remove_unused_categories()
+    native = series.to_native()
+    if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
+        return native.cat.remove_unused_categories().array
+    if isinstance(series.dtype, nw.Enum):
+        return pd.Categorical(series.to_list(), series.dtype.categories).remove_unused_categories()
     return series.to_numpy()
 
 
