@@ -45,6 +45,7 @@ DESIGNS = {
     "y ~ x + (0 + x | g)": ({"x": X}, ("x",), ()),
     "y ~ x + (x - 1 | g)": ({"x": X}, ("x",), ()),
     "y ~ x + (1 | g) + (0 + x | g)": ({"x": X}, ("intercept", "x"), ()),
+    "y ~ x + ((1 | g) + (0 + x | g))": ({"x": X}, ("intercept", "x"), ()),
     "y ~ x + sex + (. | g)": (
         {"x": X, "sex[T.m]": MALE},
         ("intercept", "x", "sex[T.m]"),

@@ -101,7 +101,10 @@ def _summands(text: str) -> Iterator[tuple[str, str]]:
     cuts = [(-1, "+"), *signs, (len(text), "+")]
     for (start, sign), (stop, _) in itertools.pairwise(cuts):
         piece = text[start + 1 : stop].strip()
-        if piece or start >= 0:
+        bars = [depth for _, char, depth in _outside_quotes(piece) if char == "|"]
+        if sign == "+" and bars and min(bars) > 1 and _is_one_bracket(piece):
+            yield from _summands(piece[1:-1])  # a sum of group terms, as lme4 prints '||'
+        elif piece or start >= 0:
             yield sign, piece
 
 
