@@ -44,9 +44,9 @@ def compare(directory: pathlib.Path, name: str) -> pd.DataFrame:
     for (parameter, ours), theirs in zip(effects.iterrows(), sds, strict=True):
         rows.append((parameter, theirs["var1"], ours["q50"], theirs["sdcor"], ours["sd"]))
     if reference["sigma"]:
-        ours, sigma = found.loc["noise_var"], reference["sigma"]
-        spread = ours["sd"] / (2 * sigma)
-        rows.append(("noise_sd", "sigma", np.sqrt(ours["q50"]), sigma, spread))
+        noise, sigma = found.T["noise_var"], reference["sigma"]
+        spread = noise["sd"] / (2 * sigma)
+        rows.append(("noise_sd", "sigma", np.sqrt(noise["q50"]), sigma, spread))
     columns = ["parameter", "term", "ours", "reference", "unit"]
     table = pd.DataFrame(rows, columns=columns).assign(fit=name, converged=model.converged_)
     return table.assign(distance=(table["ours"] - table["reference"]) / table["unit"])

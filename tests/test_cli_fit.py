@@ -194,7 +194,7 @@ def test_bad_input_is_one_line_with_place_and_remedy(name, formula, said, tmp_pa
         (["--target", "y"], "--formula codes categories"),
         (["--formula", "y ~ x", "--group", "g"], "the formula says both"),
         (["--formula", "y ~ x", "--method", "best"], "choose one of"),
-        (["--formula", "y ~ x", "--resume"], "settings.json cannot be read"),
+        (["--formula", "y ~ x", "--resume"], "there is no run"),
     ],
 )
 def test_bad_arguments_are_one_line(arguments, said, tmp_path, capsys):

@@ -60,12 +60,11 @@ def run(chosen: argparse.Namespace) -> int:
         raise UsageError("--group and --random go with --target; the formula says both.")
     table = read_table(chosen.data)
     asked = _asked(chosen)
-    rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
     if chosen.resume:
+        estimator = rundir.load(chosen.out).set_params(verbose=not chosen.quiet)
         rundir.check_asked(chosen.out, asked)
-        estimator = rundir.load(chosen.out).set_params(verbose=not chosen.quiet).resume()
-    else:
-        estimator = _fit(chosen, table)
+    rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
+    estimator = estimator.resume() if chosen.resume else _fit(chosen, table)
     rundir.write(chosen.out, estimator, asked)
     return _report(chosen, estimator)
 

@@ -11,7 +11,7 @@ import pandas as pd
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, UsageError, add_command, as_json
 from nghvi.cli.tables import check_column, check_complete, read_table
-from nghvi.data.frame import encode_groups
+from nghvi.data.frame import encode_groups, read_labels
 from nghvi.posterior.predictive import predictor_draws
 from nghvi.storage.replace import replaced
 
@@ -68,7 +68,7 @@ def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFram
         columns = {"mean": estimator.predict(rows)}
     columns |= {"lower": lower, "upper": upper}
     if estimator.group is not None:
-        labels = np.asarray(rows[estimator.group])
+        labels = read_labels(rows[estimator.group].to_numpy(), estimator.group)
         columns["group_known"] = encode_groups(labels, estimator.groups_) >= 0
     return pd.DataFrame(columns)
 
