@@ -25,6 +25,8 @@ FITS = (
     *("Contraception_intercept_probit_AGQ15", "Contraception_intercept_logit_AGQ15"),
     *("Contraception_slope_probit_Laplace",),
 )
+LEVELS = {"Sex": ["Male", "Female"]}
+"""Orders of categories that a CSV does not keep."""
 WEAK = Priors(coef_sd=100.0, noise=InverseGamma(1e-3, 1e-3), effects=HuangWand(scale=25.0))
 
 
@@ -32,6 +34,8 @@ def compare(directory: pathlib.Path, name: str) -> pd.DataFrame:
     """One row a parameter of one reference fit."""
     reference = json.loads((directory / "reference_fits" / f"{name}.json").read_text())
     data = pd.read_csv(directory / "grouped" / f"{reference['dataset']}.csv")
+    for column in data.columns.intersection(list(LEVELS)):
+        data[column] = pd.Categorical(data[column], LEVELS[column])
     response = "gaussian" if reference["family"] == "gaussian" else reference["link"]
     model = nghvi.mixed(reference["formula"], data, response, priors=WEAK)
     found = model.summary()
