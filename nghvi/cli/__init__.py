@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import nghvi
 from nghvi._core.response import ResponseError
-from nghvi.cli import demo, fit, predict, reproduce, summary
+from nghvi.cli import demo, fit, predict, report, reproduce, summary
 from nghvi.cli.parts import BAD_INPUT, INTERRUPTED, UsageError, one_line
 
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"nghvi {nghvi.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in (fit, predict, summary, demo, reproduce):
+    for command in (fit, predict, summary, report, demo, reproduce):
         command.add(commands)
     chosen = parser.parse_args(arguments)
     try:
