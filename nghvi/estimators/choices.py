@@ -41,6 +41,23 @@ def check_stops(method: str) -> None:
         raise DataError(f"validation with method={method!r}: only {known} stop by held-out rows.")
 
 
+def check_known_coef(known_coef: tuple[float, ...], method: str, deep: bool) -> None:
+    """Offsets and columns with effects only need a linear model and a method of ours."""
+    if not known_coef:
+        return
+    if deep:
+        raise DataError(
+            "the formula has an offset, or effects of columns that are not its fixed part: with "
+            "hidden layers write '(1 | group)' for an intercept by group or '(. | group)' for "
+            "effects of every feature of the network, and no offset."
+        )
+    if method in BASELINES:
+        raise DataError(
+            f"method={method!r} knows no offset and no effects of columns that are not in the "
+            "fixed part: add these columns to it, or use method='auto'."
+        )
+
+
 def is_deep(hidden: Any, trunk: Any) -> bool:
     """Whether there is a network; checks the layer widths."""
     hidden = () if hidden is None else hidden

@@ -13,6 +13,7 @@ from nghvi.data.frame import DataError, Table, encode_groups, read_response, rea
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts
 from nghvi.estimators.design import add_intercept
+from nghvi.formula import Design, learn
 from nghvi.models.mixed import prepare
 from nghvi.networks import Identity
 from nghvi.posterior import predictive
@@ -27,6 +28,8 @@ class Predictions(BaseEstimator, abc.ABC):
 
     posterior_: MixedPosterior
     group: Any
+    formula: str | None
+    formula_: Design
     fit_intercept: bool
     groups_: np.ndarray
 
@@ -110,7 +113,7 @@ class Predictions(BaseEstimator, abc.ABC):
     def _scaled(self, X: Any) -> tuple[Table, np.ndarray]:
         """The table of new data, checked against the fit's, and its scaled columns."""
         check_is_fitted(self, "posterior_")
-        table = read_table(X, self.group)
+        table = self._table(X)
         expected = self._inputs
         if hasattr(self, "feature_names_in_") and table.named:
             table = tables.align(table, expected)
@@ -122,6 +125,25 @@ class Predictions(BaseEstimator, abc.ABC):
         linear = isinstance(self.posterior_.model.trunk, Identity)
         x, _ = add_intercept(table, self.fit_intercept and linear)
         return table, self.posterior_.scaling.apply(x)
+
+    def _learn_formula(self, X: Any) -> None:
+        if self.formula is not None:
+            self.formula_ = learn(self.formula, X)
+
+    def _table(self, X: Any) -> Table:
+        return read_table(X, self.group) if self.formula is None else self.formula_.table(X)
+
+    def _read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
+        """Training or validation data, checked."""
+        table = self._table(X)
+        if y is None:
+            raise DataError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        response = read_response(y, len(table.values))
+        if len(response) == 1:
+            raise DataError("X has one row (n_samples=1): a fit needs more.")
+        return table, response
 
     @abc.abstractmethod
     def _response_values(self, y: np.ndarray) -> np.ndarray:

@@ -19,6 +19,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     Parameters
     ----------
     group : column name (or index, for arrays) of the grouping factor; None for no effects.
+    formula : a model formula that makes the columns from a raw data frame; :func:`nghvi.mixed`
+        sets it together with what else the formula says.
     hidden : widths of hidden layers; () is a linear mixed model.
     activation : "relu", "tanh" or "silu".
     trunk : a network of your own instead of ``hidden``: a nghvi.networks.Trunk, an equinox module
@@ -63,6 +65,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
             owner="MixedRegressor",
             other="MixedClassifier",
         )
+        self._learn_formula(X)
         table, y = self._read(X, y)
         return self._fit(X, self._response_values(y), table, response, counts, validation)
 

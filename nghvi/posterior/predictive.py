@@ -198,7 +198,7 @@ def _draw(inputs: Inputs, effects: bool, num_new: int, noise: bool) -> Float[Arr
         params = params_at(model, inputs.parts[0], draw[1])
         key_effects, key_new, key_noise = jax.random.split(draw[0], 3)
         h = model.features(params, inputs.x)
-        eta = h @ params.coef
+        eta = h @ model.all_coef(params)
         if effects and model.num_effects:
             new = _population(model, params, key_new, num_new)
             table = jnp.concatenate([_drawn(model, inputs.parts, key_effects, params), new])
@@ -218,7 +218,7 @@ def _predictor(
     key, theta, standard = draw
     params: MixedParams = params_at(model, parts[0], theta)
     h = model.features(params, inputs.x)
-    fixed, design = h @ params.coef, model.design(h)
+    fixed, design = h @ model.all_coef(params), model.design(h)
     if not effects or model.num_effects == 0:
         return fixed, jnp.zeros_like(fixed), params.dispersion
     white = whiten_design(design, model.precision_factor(params))
