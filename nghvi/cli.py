@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument("--seed", type=int, default=0)
     study = commands.add_parser("reproduce", help="run a study of the paper: tables and figures")
     study.add_argument(
-        "name", help="example1, probit, example2a, example2b, example3, summary or all"
+        "name", help="example1, probit, example2a, example2b, example3, summary, claims or all"
     )
     study.add_argument("--quick", action="store_true", help="few steps, two data sets")
     study.add_argument("--replicates", type=int, help="number of data sets")
