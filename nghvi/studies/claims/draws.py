@@ -8,6 +8,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from nghvi.baselines.likelihood_score import sobol_normals
 from nghvi.studies import paper, problems
 from nghvi.studies.claims.claim import Claim
+from nghvi.studies.methods import with_intercept
 from nghvi.studies.store import Row
 from nghvi.studies.study import Options
 
@@ -83,7 +84,7 @@ def gamma_prior(options: Options) -> Row:
 def residual(options: Options) -> Row:
     """sigma^-2 d eta / d c, summed over rows, in a linear model, against differences."""
     part = problems.example1(100, 1.0, options.seed).train
-    x = np.column_stack([np.ones(len(part.y)), part.inputs.drop(columns=problems.GROUP)])
+    x = with_intercept(part)
     units = np.eye(x.shape[1])  # differences of any length are exact for a square
     high, low = (-0.5 * np.sum((part.y[:, None] - x @ (s * units)) ** 2, axis=0) for s in (1, -1))
     exact, printed = 0.5 * (high - low), x.sum(axis=0)

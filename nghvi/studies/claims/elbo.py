@@ -21,18 +21,12 @@ from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.responses import Gaussian
 from nghvi.studies import paper, problems
 from nghvi.studies.claims.claim import Claim
+from nghvi.studies.methods import rows_of
 from nghvi.studies.store import Row
 from nghvi.studies.study import Options
 
 GROUPS, DRAWS = 200, 20
 NEWTON_STEPS, PAIRS = 8, 500
-
-
-def grouped_rows(part: problems.Part, *, offset: bool = False) -> Rows:
-    """The part's rows as arrays, with a leading 1 where there is no network to add it."""
-    x, codes = part.inputs.drop(columns=problems.GROUP), part.inputs[problems.GROUP].to_numpy()
-    columns = [np.ones(len(x))] * offset + [x.to_numpy()]
-    return Rows.from_arrays(np.column_stack(columns), part.y, codes, codes.max() + 1)
 
 
 class Network(NamedTuple):
@@ -46,7 +40,9 @@ class Network(NamedTuple):
     @functools.lru_cache(maxsize=1)
     def simulate(seed: int) -> "Network":
         """A data set of 200 groups."""
-        rows, priors = grouped_rows(problems.example2a(seed, GROUPS).train), Priors.paper()
+        part, priors = problems.example2a(seed, GROUPS).train, Priors.paper()
+        x, codes = part.inputs.drop(columns=problems.GROUP), part.inputs[problems.GROUP]
+        rows = Rows.from_arrays(x.to_numpy(), part.y, codes.to_numpy(), GROUPS)
         model = MixedModel(Perceptron(5, (5, 5)), Gaussian(), priors, tuple(range(6)))
         params = MixedParams(
             tuple(jnp.asarray(w) for w in problems.WEIGHTS_2A),
@@ -129,7 +125,7 @@ def at_the_mean(options: Options) -> Row:
 
     for name, ratio in (("small", 0.01), ("one", 1.0), ("large", 10.0)):
         part = problems.example1(100, ratio, options.seed).train
-        data = LinearStatistics.from_rows(grouped_rows(part, offset=True), (0,))
+        data = LinearStatistics.from_rows(rows_of(part), (0,))
         # theta = (coefficients, log noise variance, log variance of the effects)
         theta = np.concatenate([problems.COEF_1, [0.0, np.log(ratio)]])
         for _ in range(NEWTON_STEPS):
