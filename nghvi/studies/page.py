@@ -4,12 +4,11 @@ python -m nghvi.studies.page experiments/results docs/reproduction.md
 """
 
 import argparse
+import csv
 import json
 import os
 import pathlib
 import sys
-
-import pandas as pd
 
 from nghvi.storage.replace import replaced
 from nghvi.studies import STUDIES
@@ -112,10 +111,11 @@ def caption(table: pathlib.Path) -> str:
 
 def markdown(table: pathlib.Path) -> str:
     """A CSV file as a Markdown table."""
-    frame = pd.read_csv(table, dtype=str, keep_default_na=False)
-    lines = [frame.columns, ["---"] * frame.shape[1], *frame.itertuples(index=False)]
+    with table.open(newline="") as file:
+        head, *rows = csv.reader(file)
     return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |" for line in lines
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |"
+        for line in (head, ["---"] * len(head), *rows)
     )
 
 

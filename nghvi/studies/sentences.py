@@ -33,7 +33,7 @@ def example1(rows: list[Row]) -> list[str]:
     printed = pd.Series({k: v[-1] for k, v in paper.TABLE_1.items()}).reindex(elbo.index)
     advantage = published[hybrid] - elbo[legacy]
     accounting = published[hybrid] - elbo[hybrid]
-    farthest = (advantage - printed).abs().idxmax()
+    farthest: Any = (advantage - printed).abs().idxmax()
     return [
         f"The log evidence is the ceiling of every ELBO. Over {len(elbo)} settings our default "
         f"stays within {-gap[OURS].min():.3f} nats of it, NG-HVI with three factors within "
@@ -164,14 +164,13 @@ def _duels(
 
 
 def _ranking(frame: pd.DataFrame, key: str, ascending: bool) -> str:
-    quantiles = frame.groupby("method")[key].quantile([0.5, 0.05, 0.95]).unstack()
-    quantiles = quantiles.dropna().sort_values(0.5, ascending=ascending)
-    return ", ".join(
-        f"{method} {middle:.4f} ({low:.4f}-{high:.4f})"
-        for method, middle, low, high in quantiles.itertuples()
-    )
+    found = []
+    for method, group in frame.groupby("method"):
+        middle, low, high = np.quantile(group[key], [0.5, 0.05, 0.95])
+        found.append((middle, f"{method} {middle:.4f} ({low:.4f}-{high:.4f})"))
+    return ", ".join(said for _, said in sorted(found, reverse=not ascending))
 
 
 def _span(values: Any) -> str:
     values = values.dropna()
-    return f"{values.min():.1f} to {values.max():.1f}"
+    return f"{values.min():z.1f} to {values.max():z.1f}"

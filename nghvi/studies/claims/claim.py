@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from nghvi.studies import paper
 from nghvi.studies.store import Row
 from nghvi.studies.study import Options
 
@@ -23,3 +24,8 @@ class Claim(NamedTuple):
         numbers = self.numbers(options)
         found = self.found.format(**numbers)
         return {"where": self.where, "said": self.said, "found": found, **numbers}
+
+
+def size(example: str, name: str) -> int:
+    """A dimension of an example, from the paper's last table."""
+    return int(paper.SUMMARY[example][name])

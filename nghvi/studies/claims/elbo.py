@@ -20,7 +20,7 @@ from nghvi.networks import Identity, Perceptron
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.responses import Gaussian
 from nghvi.studies import paper, problems
-from nghvi.studies.claims.claim import Claim
+from nghvi.studies.claims.claim import Claim, size
 from nghvi.studies.methods import rows_of
 from nghvi.studies.store import Row
 from nghvi.studies.study import Options
@@ -129,7 +129,7 @@ def at_the_mean(options: Options) -> Row:
         # theta = (coefficients, log noise variance, log variance of the effects)
         theta = np.concatenate([problems.COEF_1, [0.0, np.log(ratio)]])
         for _ in range(NEWTON_STEPS):
-            slope, curvature = map(np.asarray, derivatives(theta, data))
+            slope, curvature = map(np.asarray, derivatives(jnp.asarray(theta), data))
             theta = theta - np.linalg.solve(curvature, slope)
         root = np.linalg.cholesky(np.linalg.inv(-curvature))
         half = rng.normal(size=(PAIRS, theta.size)) @ root.T
@@ -145,7 +145,7 @@ def effects_constant(options: Options) -> Row:
     """log p(alpha | theta) with 0.5 log 2 pi a group, against scipy's density."""
     found, rng = {}, np.random.default_rng([10, options.seed])
     for name in ("example2a", "example2b"):
-        groups, r = paper.SUMMARY[name]["K"], paper.SUMMARY[name]["r"]
+        groups, r = size(name, "K"), size(name, "r")
         alpha = rng.normal(size=(groups, r))
         program = np.sum(-0.5 * np.log(2 * np.pi) - 0.5 * np.sum(alpha**2, axis=1))
         right = stats.multivariate_normal(np.zeros(r), np.eye(r)).logpdf(alpha).sum()
@@ -155,7 +155,7 @@ def effects_constant(options: Options) -> Row:
 
 def wishart_constant(options: Options) -> Row:
     """Gamma(v - (d - 1)/2)^d in place of the product of Gamma((v + 1 - i)/2), i = 1..d."""
-    r = paper.SUMMARY["example2a"]["r"]
+    r = size("example2a", "r")
     df = r + 1
     gammas = r * special.gammaln(df - (r - 1) / 2)
     right = np.sum(special.gammaln((df - np.arange(r)) / 2))
