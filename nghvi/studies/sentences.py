@@ -167,7 +167,8 @@ def _ranking(frame: pd.DataFrame, key: str, ascending: bool) -> str:
     found = []
     for method, group in frame.groupby("method"):
         middle, low, high = np.quantile(group[key], [0.5, 0.05, 0.95])
-        found.append((middle, f"{method} {middle:.4f} ({low:.4f}-{high:.4f})"))
+        interval = f" ({low:.4f}-{high:.4f})" if len(group) > 1 else ""
+        found.append((middle, f"{method} {middle:.4f}{interval}"))
     return ", ".join(said for _, said in sorted(found, reverse=not ascending))
 
 
