@@ -37,7 +37,8 @@ def test_every_claim_has_a_sentence_with_finite_numbers(rows, tmp_path):
     claims.report(list(rows.values()), tmp_path)
     table = (tmp_path / "claims.csv").read_text()
     assert all(name in table for name in rows)
-    assert (tmp_path / "claims_others.tex").exists()
+    assert r"C\~{} must be a root of (I + B'D\^{}-2 B)" in (tmp_path / "claims.tex").read_text()
+    assert "H_k beta" in (tmp_path / "claims_others.txt").read_text()
 
 
 def test_the_shortcut_of_the_noisy_elbo_overstates_by_the_divergence(rows):

@@ -17,13 +17,13 @@ from nghvi.studies.store import Row, StudyError
 
 TITLES = {
     "example1": "Example 1",
-    "probit": "Probit model",
+    "probit": "Web Appendix C.2",
     "example2a": "Example 2(a)",
     "example2b": "Example 2(b)",
     "example3": "Example 3",
     "finance": "Financial asset pricing",
     "summary": "All examples together",
-    "claims": "Claims, one at a time",
+    "claims": "Claims",
 }
 """The page's sections in their order."""
 PACKAGES = ("nghvi", "jax", "equinox", "optax", "numpy", "scipy", "pandas")
