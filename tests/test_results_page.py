@@ -124,6 +124,18 @@ def test_example_1_is_told_in_parts():
     assert sentences.example1(rows[:1]) == []
 
 
+def test_the_probit_models_steps_are_counted_to_one_per_cent_of_the_end():
+    trace = [9.0, 2.0, 1.005, 1.0, 1.0, 1.0, 1.0, 1.0]
+    rows = [
+        {"method": "ng-hvi", "trace": trace, "trace_every": 25},
+        {"method": "mcmc", "rmse": 0.9},
+    ]
+    (said,) = sentences.probit(rows)
+    assert "ng-hvi after 50 steps (RMSE 1.000)" in said
+    assert "exact posterior mean has 0.900" in said
+    assert sentences.probit(rows[1:]) == []
+
+
 def test_what_cannot_be_read_is_explained(results, capsys):
     assert page.main([str(results / "missing"), "page.md"]) == 2
     assert "no such folder" in capsys.readouterr().err
