@@ -7,13 +7,16 @@ from nghvi.cli.parts import Commands, add_command
 
 EXAMPLES = "nghvi reproduce example1 --quick\nnghvi reproduce all --out reproduction"
 
+STUDY_NAMES = "example1, probit, example2a, example2b, example3, summary, claims"
+"""Written down: to ask the studies would import them all."""
+
 
 def add(commands: Commands) -> None:
     """The command's arguments."""
     study = add_command(
         commands, "reproduce", run, "run a study of the paper: tables and figures", EXAMPLES
     )
-    study.add_argument("name", help="example1, probit, example2a, example2b, example3, summary or all")
+    study.add_argument("name", help=f"{STUDY_NAMES} or all")
     study.add_argument("--quick", action="store_true", help="few steps, two data sets")
     study.add_argument("--replicates", type=int, help="number of data sets")
     study.add_argument("--seed", type=int, default=1, help="of the first data set")

@@ -78,7 +78,7 @@ def exact_marginals(problem: Problem, seed: int, sweeps: int) -> Row:
     model = MixedModel(Identity(rows.x.shape[1]), Gaussian(), priors, (0,))
     key = jax.random.key(seed)
     drawn = gibbs(key, model, rows, draws=sweeps, chains=2, keep_effects=False)
-    logs = (jnp.log(drawn.effects_cov[..., 0, :]), jnp.log(drawn.noise_var)[..., None])
+    logs = (jnp.log(drawn.noise_var)[..., None], jnp.log(drawn.effects_cov[..., 0, :]))
     theta = np.concatenate([drawn.coef, *logs], axis=-1).reshape(-1, rows.x.shape[1] + 2)
     histograms = [np.histogram(column, BINS, density=True) for column in theta.T]
     return {
@@ -157,7 +157,7 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
 def report_marginals(found: dict[str, Row], folder: pathlib.Path) -> None:
     """The web appendix's figure of marginal posteriors, and how far each method is from them."""
     exact = found[MCMC]
-    names = [*(f"beta{j}" for j in range(1, 7)), "log var effects", "log var noise"]
+    names = [*(f"beta{j}" for j in range(1, 7)), "log var noise", "log var effects"]
     compared = [m for m in found if m != MCMC]
     distances = []
     for method in compared:

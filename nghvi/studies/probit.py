@@ -86,18 +86,23 @@ def run(cell: Row, options: Options) -> Row:
     return {"steps": steps, "seconds": seconds, "trace_every": EVERY, "trace": errors}
 
 
+def steps_to_end(row: Row) -> int:
+    """Steps until the RMSE is within 1 % of its end."""
+    trace = np.asarray(row["trace"])
+    return int(np.argmax(trace <= 1.01 * trace[-5:].mean())) * row["trace_every"]
+
+
 def report(rows: list[Row], folder: pathlib.Path) -> None:
     """RMSE against steps and seconds; when each rule first comes within 1 % of its end."""
     exact = next(row["rmse"] for row in rows if row["method"] == MCMC)
     rows = [row for row in rows if row["method"] != MCMC]
     found = []
     for row in rows:
-        trace = np.asarray(row["trace"])
-        reached = int(np.argmax(trace <= 1.01 * trace[-5:].mean())) * row["trace_every"]
+        reached = steps_to_end(row)
         found.append(
             {
                 "method": row["method"],
-                "RMSE at the end": f"{trace[-1]:.4f}",
+                "RMSE at the end": f"{row['trace'][-1]:.4f}",
                 "steps to within 1 %": reached,
                 "seconds to within 1 %": f"{reached * row['seconds'] / row['steps']:.2f}",
             }
