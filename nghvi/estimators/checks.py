@@ -92,8 +92,8 @@ class Checks(Predictions):
         posterior = self.posterior_
         found = predict(posterior, request)
         lower = pointwise.just_below(posterior.model.response, values)
-        ends = (pointwise.cdf(posterior, request, each) for each in (lower, values))
-        return LeftOut(found.mean, found.sd, *ends, np.full(len(values), np.nan))
+        below, up_to = (pointwise.cdf(posterior, request, each) for each in (lower, values))
+        return LeftOut(found.mean, found.sd, below, up_to, np.full(len(values), np.nan))
 
     def to_arviz(self, draws: int = 1000, seed: int = 0, X: Any = None, y: Any = None) -> Any:
         """The posterior as a labelled DataTree for ArviZ.

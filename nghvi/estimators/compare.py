@@ -66,10 +66,9 @@ def _loo(name: Any, model: Any, X: Any, y: Any, draws: int, seed: int) -> Loo:
         )
     if X is None or y is None:
         raise DataError("compare: fitted models need X and y, the rows of the fit.")
-    own = getattr(model, "feature_names_in_", None)
-    columns = list(getattr(X, "columns", ()))
-    readable = own is not None and set(own) <= set(columns)
-    return model.loo(X[list(own)] if readable else X, y, draws, seed)
+    own = list(getattr(model, "feature_names_in_", ()))
+    readable = own and set(own) <= set(getattr(X, "columns", ()))
+    return model.loo(X[own] if readable else X, y, draws, seed)
 
 
 def _check_rows(found: Mapping[str, Loo]) -> None:

@@ -32,7 +32,8 @@ def predictive_check(
     else:
         replicated = estimator.sample_predictive(X, max(draws, 200), seed)
         observed = (np.asarray(y) == classes[1]).astype(float)
-        _shares(observed, replicated, _cells(estimator, X, replicated), ax)
+        kind = "groups" if len(estimator.groups_) else "tenths of the rows"
+        _shares(observed, replicated, _cells(estimator, X, replicated), kind, ax)
         ax.set_ylabel(f"share of {classes[1]}")
     ax.set_title("Predictive check")
     ax.legend(frameon=False)
@@ -67,7 +68,7 @@ def _cells(estimator: Any, X: Any, replicated: np.ndarray) -> np.ndarray:
     return rank * 10 // len(rank)
 
 
-def _shares(y: np.ndarray, replicated: np.ndarray, cells: np.ndarray, ax: Axes) -> None:
+def _shares(y: np.ndarray, replicated: np.ndarray, cells: np.ndarray, kind: str, ax: Axes) -> None:
     sizes = pd.Series(cells).value_counts()
     kept = sizes.index[:CELLS]
     member = cells[:, None] == kept.to_numpy()
@@ -78,9 +79,8 @@ def _shares(y: np.ndarray, replicated: np.ndarray, cells: np.ndarray, ax: Axes) 
     place = np.arange(len(order))
     ax.vlines(place, low, high, color=GREY, lw=3, label="90 % of replicates from the model")
     ax.plot(place, (y @ member / size)[order], "o", ms=4, color=BLUE, label="observed")
-    larger = f"{len(kept)} largest of {len(sizes):,} cells" if len(sizes) > CELLS else "cells"
-    ax.set(xlabel=f"{larger} (groups, or tenths of the rows) by predicted share", xticks=[])
-    ax.set_ylim(-0.02, 1.15)
+    number = f"{CELLS} largest of {len(sizes):,}" if len(sizes) > CELLS else f"{len(sizes)}"
+    ax.set(xlabel=f"{number} {kind}, by predicted share", xticks=[], ylim=(-0.02, 1.15))
 
 
 def calibration(estimator: Any, X: Any, y: Any, ax: Any = None, **settings: Any) -> np.ndarray:
@@ -113,9 +113,10 @@ def _pit_histogram(pit: np.ndarray, ax: Axes) -> None:
     number = int(np.clip(len(pit) // 20, 5, BINS))
     expected = len(pit) / number
     low, high = binom.ppf([0.005, 0.995], len(pit), 1 / number)
-    ax.axhspan(low / expected, high / expected, color=GREY, alpha=0.25, lw=0, label="99 % of noise")
     counts, edges = np.histogram(pit, number, (0, 1))
-    ax.stairs(counts / expected, edges, color=BLUE, fill=True, alpha=0.5)
+    ax.stairs(counts / expected, edges, color=BLUE, fill=True, alpha=0.45)
+    for bound, label in ((low, None), (high, "99 % of chance")):
+        ax.axhline(bound / expected, color=GREY, lw=1.5, ls="--", label=label)
     ax.axhline(1, color=line_colour(), lw=0.8)
     ax.set(xlim=(0, 1), xlabel="predicted probability of a smaller response", ylim=(0, None))
     ax.set(ylabel="relative frequency", title="PIT: flat if calibrated")

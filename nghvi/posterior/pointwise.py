@@ -27,9 +27,9 @@ NUMBERS_AT_ONCE = 2e7
 class Observed(NamedTuple):
     """Rows of known groups with their responses, on the fitted scale."""
 
-    x: Float[np.ndarray, "n d"]
-    codes: Int[np.ndarray, " n"]
-    y: Float[np.ndarray, " n"]
+    x: Any
+    codes: Any
+    y: Any
 
     def pieces(self, size: int) -> Iterator[tuple["Observed", int]]:
         """Rows in pieces of one length, the last filled up; with how many of them count."""
@@ -91,7 +91,8 @@ def by_rows(
     draws = jnp.asarray(theta), jnp.asarray(effects)
     for i, (piece, number) in enumerate(observed.pieces(size)):
         key = jax.random.fold_in(jax.random.key(seed), i)
-        found = _by_rows(value, posterior.model, posterior.data, key, draws, piece)
+        rows = Observed(*map(jnp.asarray, piece))
+        found = _by_rows(value, posterior.model, posterior.data, key, draws, rows)
         yield jax.tree.map(lambda each, number=number: np.asarray(each)[:, :number], found)
 
 

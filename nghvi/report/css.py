@@ -29,9 +29,10 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .verdict.bad { background: var(--bad-back); border-color: var(--bad); }
 .good h2 { color: var(--good); } .care h2 { color: var(--care); } .bad h2 { color: var(--bad); }
 .flag { color: var(--bad); font-weight: 600; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .7rem 1.4rem;
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .7rem 1.4rem;
   margin: 0; }
 dt { color: var(--soft); font-size: .85rem; }
+dl + p { margin-top: .9rem; }
 dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; margin: 0 0 .8rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: 30rem; }
@@ -40,14 +41,14 @@ th, td { padding: .32rem .9rem .32rem 0; border-bottom: 1px solid var(--line); t
   white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 600; font-size: .85rem; }
 tbody th { font-weight: 600; }
-th:first-child, td:last-child, th:last-child { text-align: left; }
+th:first-child, table.text :is(th, td):last-child { text-align: left; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr));
   gap: 1rem; }
-.figures.small { grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .4rem; }
+.figures.small { grid-template-columns: repeat(auto-fill, minmax(9.2rem, 1fr)); gap: .6rem; }
 figure { margin: 0; min-width: 0; max-width: 34rem; }
 figcaption { font-size: .88rem; margin-top: .2rem; }
 svg { display: block; width: 100%; height: auto; color: var(--ink); overflow: visible; }
-svg * { stroke-linejoin: round; }
+svg * { stroke-linejoin: round; stroke-linecap: butt; }
 svg text { font-family: inherit; }
 pre { background: var(--paper); border: 1px solid var(--line); border-radius: .4rem;
   padding: .7rem .9rem; overflow-x: auto; font-size: .85rem; line-height: 1.45; margin: 0 0 .8rem; }
@@ -55,8 +56,8 @@ details { margin-top: .6rem; } summary { cursor: pointer; color: var(--soft); }
 footer { padding-bottom: 2rem; font-size: .85rem; }
 @media (max-width: 40rem) { body { font-size: 15px; } section { padding: .9rem; }
   h1 { font-size: 1.45rem; } .verdict h2 { font-size: 1.4rem; } table { min-width: 0; }
-  th, td { padding-right: .6rem; font-size: .88rem; } tbody th { white-space: normal;
-  overflow-wrap: anywhere; } }
+  th, td { padding-right: .45rem; font-size: .85rem; } tbody :is(th, td:last-child) {
+  white-space: normal; overflow-wrap: anywhere; } }
 @media print { :root { --paper: #fff; --card: #fff; --ink: #000; --soft: #444; --line: #ccc;
   --blue: #2a6f97; --grey: #8d99ae; --red: #d1495b; --good: #1f7a4d; --good-back: #fff;
   --care: #8a5a00; --care-back: #fff; --bad: #b3261e; --bad-back: #fff; }

@@ -21,7 +21,7 @@ COLOURS = {
     style.GREY: "var(--grey)",
     style.ORANGE: "var(--red)",
 }
-SETTINGS = {
+SETTINGS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "nghvi",
     "font.size": 9.5,
@@ -35,7 +35,7 @@ SETTINGS = {
         ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
     ),
 }
-WIDE, SMALL = (4.6, 3.2), (2.5, 1.8)
+WIDE, SMALL, TALL = (4.6, 3.2), (2.2, 1.6), (4.6, 4.6)
 
 
 class Gallery:
@@ -45,32 +45,20 @@ class Gallery:
         self._number = 0
 
     def picture(
-        self,
-        draw: Callable[[Any], Any],
-        caption: str,
-        *,
-        panels: int = 1,
-        size: tuple[float, float] = WIDE,
+        self, draw: Callable[[Any], Any], *captions: str, size: tuple[float, float] = WIDE
     ) -> list[Html]:
-        """What ``draw`` puts on its axes (an array of them if there are several panels)."""
+        """What ``draw`` puts on its axes: one, or an array with one for every caption."""
         with _styled():
-            figures = [plt.figure(figsize=size, layout="constrained") for _ in range(panels)]
+            figures = [plt.figure(figsize=size, layout="constrained") for _ in captions]
             try:
                 axes = [figure.add_subplot() for figure in figures]
-                draw(axes[0] if panels == 1 else np.array(axes, dtype=object))
-                titles = [ax.get_title() for ax in axes]
+                draw(axes[0] if len(axes) == 1 else np.array(axes, dtype=object))
+                labels = [ax.get_title() for ax in axes]
                 drawings = [self._svg(figure) for figure in figures]
             finally:
                 for figure in figures:
                     plt.close(figure)
-        return [
-            element(
-                "figure",
-                _labelled(drawing, f"{title}. {caption}"),
-                *([element("figcaption", caption)] if caption else []),
-            )
-            for drawing, title in zip(drawings, titles, strict=True)
-        ]
+        return [_figure(*each) for each in zip(drawings, labels, captions, strict=True)]
 
     def _svg(self, figure: Any) -> str:
         self._number += 1
@@ -102,6 +90,8 @@ def _inline(svg: str, prefix: str) -> str:
     return re.sub(r"\s*\n\s*", "\n", svg)
 
 
-def _labelled(svg: str, label: str) -> Html:
+def _figure(svg: str, title: str, caption: str) -> Html:
+    label = f"{title}. {caption}" if caption else title
     opening = element("svg", role="img", aria_label=label).removesuffix("></svg>")
-    return Html(svg.replace("<svg", opening, 1))
+    below = [element("figcaption", caption)] if caption else []
+    return element("figure", Html(svg.replace("<svg", opening, 1)), *below)

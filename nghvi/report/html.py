@@ -40,19 +40,20 @@ def section(title: str, *content: object) -> Html:
     return element("section", element("h2", title, id=name), *content, aria_labelledby=name)
 
 
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """A table whose first column names the rows; wide ones scroll inside their frame."""
+def table(
+    caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], *, kind: str = "numbers"
+) -> Html:
+    """A table whose first column names the rows; wide ones scroll inside their frame.
+
+    ``kind="text"``: the last column holds words.
+    """
     head = element("tr", *(element("th", each, scope="col") for each in heads))
     body = [
         element("tr", element("th", first, scope="row"), *(element("td", each) for each in others))
         for first, *others in rows
     ]
-    content = element(
-        "table",
-        element("caption", caption),
-        element("thead", head),
-        element("tbody", *body),
-    )
+    parts = element("caption", caption), element("thead", head), element("tbody", *body)
+    content = element("table", *parts, class_=kind)
     # Focusable, so that it can be scrolled with the keyboard.
     return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=caption)
 

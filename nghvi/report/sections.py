@@ -13,7 +13,7 @@ from nghvi import interpret, plots
 from nghvi.plots.checks import draw_calibration, draw_residuals
 from nghvi.plots.fit import main_parameters
 from nghvi.report import words
-from nghvi.report.figures import SMALL, Gallery
+from nghvi.report.figures import SMALL, TALL, Gallery
 from nghvi.report.html import Html, element, facts, join, paragraph, section, table
 
 MOST_ROWS, MOST_PARAMETERS, MOST_EFFECTS, MOST_INPUTS = 5000, 16, 4, 4
@@ -39,13 +39,11 @@ class Subject(NamedTuple):
 def verdict(subject: Subject) -> Html:
     """Can this be used? And if not, what to do."""
     found = words.judgement(subject.estimator)
-    content = [element("h2", found.heading, id="verdict"), paragraph(found.sentence)]
-    if found.kind == "bad":
+    content = [element("h2", found.heading, id="verdict"), paragraph(element("strong", found.use))]
+    content.append(paragraph(found.sentence))
+    if found.advice:
         steps = element("ol", *(element("li", each) for each in found.advice))
-        warning = "Do not use the numbers below before this is repaired: they are provisional."
-        content += [element("p", element("strong", "What to do")), steps, paragraph(warning)]
-    elif found.kind == "care":
-        content.append(paragraph(subject.estimator.k_hat_meaning_))
+        content += [paragraph(element("strong", "What to do")), steps]
     kind = f"verdict {found.kind}"
     return element("section", *content, class_=kind, aria_labelledby="verdict")
 
@@ -96,7 +94,7 @@ def parameters(subject: Subject) -> Html:
     if words.is_linear(estimator):
         rows = [[n, *_numbers(summary.loc[n]), words.sign(summary.loc[n])] for n in features]
         heads = ["coefficient", "mean", "sd", "5 %", "95 %", "reading"]
-        content.append(table("Population coefficients, 90 % intervals", heads, rows))
+        content.append(table("Population coefficients, 90 % intervals", heads, rows, kind="text"))
     else:
         content.append(
             paragraph(
@@ -105,6 +103,8 @@ def parameters(subject: Subject) -> Html:
             )
         )
     spread = [name for name in summary.index if name not in features]
+    if not words.is_linear(estimator):
+        spread = [name for name in spread if not name.startswith("effects_corr")]
     if spread:
         rows = [[_component(n), *_numbers(summary.loc[n])] for n in spread[:MOST_PARAMETERS]]
         heads = ["component", "mean", "sd", "5 %", "95 %"]
@@ -139,7 +139,7 @@ def _component(name: str) -> str:
     plain = {
         "noise_var": "noise variance",
         "effects_sd": f"sd between groups: {inside}",
-        "effects_corr": f"correlation: {inside}",
+        "effects_corr": f"correlation: {inside.replace(',', ', ')}",
     }
     return plain.get(kind, name)
 
@@ -155,18 +155,18 @@ def groups(subject: Subject) -> Html | None:
     effects = estimator.posterior_.names.effects
     if not effects:
         return None
-    caption = "Dots: a group's difference from the population; bars: 90 % intervals."
+    said = "Dots: a group's difference from the population; bars: 90 % intervals."
+    if not words.is_linear(estimator):
+        said += " The intercept is the response where all learnt features are zero."
     shown = effects[:MOST_EFFECTS] if words.is_linear(estimator) else effects[:1]
     pictures = [
         picture
         for effect in shown
         for picture in subject.gallery.picture(
-            lambda ax, effect=effect: plots.caterpillar(estimator, effect, ax),
-            caption,
-            size=(4.6, 4.6),
+            lambda ax, effect=effect: plots.caterpillar(estimator, effect, ax), "", size=TALL
         )
     ]
-    return section("Groups", element("div", *pictures, class_="figures"))
+    return section("Groups", paragraph(said), element("div", *pictures, class_="figures"))
 
 
 def profiles(subject: Subject) -> Html | None:
@@ -181,19 +181,19 @@ def profiles(subject: Subject) -> Html | None:
     if not strongest:
         return None
     chosen = ["population", *_typical_groups(estimator, strongest[0])]
-    caption = "All other inputs at their medians; bands: 90 % for the expected response."
     pictures = [
         picture
         for name in strongest
         for picture in subject.gallery.picture(
-            lambda ax, name=name: plots.lek(estimator, name, chosen, ax=ax), caption
+            lambda ax, name=name: plots.lek(estimator, name, chosen, ax=ax), ""
         )
     ]
     said = "What the network has learnt: the expected response along its strongest inputs"
     if len(chosen) > 1:
         said += ", for the population and for groups with a low, a middling and a high response"
     content = element("div", *pictures, class_="figures")
-    return section("Profiles", paragraph(f"{said}."), content)
+    said += ". All other inputs are at their medians; bands are 90 % for the expected response."
+    return section("Profiles", paragraph(said), content)
 
 
 def _typical_groups(estimator: Any, name: str, among: int = 50) -> list:
@@ -217,7 +217,7 @@ def predictions(subject: Subject) -> Html:
             "rows of the fit, or with new ones, for predictive checks, calibration and residuals."
         )
         return section(title, paragraph(said))
-    draw = subject.gallery.picture
+    draw, binary = subject.gallery.picture, hasattr(estimator, "classes_")
     X, y = subject.X, subject.y
     if len(checked) < len(y):
         X, y = resample(X, y, replace=False, n_samples=MOST_ROWS, random_state=0)
@@ -232,14 +232,16 @@ def predictions(subject: Subject) -> Html:
         ),
         *draw(
             lambda axes: draw_calibration(estimator, checked, axes),
-            "Grey: what chance alone would do.",
-            panels=2,
+            "Grey: as far as chance alone would go.",
+            "How sure the model is of its predictions."
+            if binary
+            else "On the diagonal if calibrated; below it if intervals are too narrow.",
         ),
     ]
-    said = [words.rows_checked(checked, len(subject.y)), words.accuracy(estimator, checked)]
-    if not hasattr(estimator, "classes_"):
-        said.append(words.coverage(checked))
-    return section(title, *map(paragraph, said), element("div", *pictures, class_="figures"))
+    sentences = [words.rows_checked(checked, len(subject.y)), words.accuracy(estimator, checked)]
+    if not binary:
+        sentences.append(words.coverage(checked))
+    return section(title, *map(paragraph, sentences), element("div", *pictures, class_="figures"))
 
 
 def optimisation(subject: Subject) -> Html:
@@ -248,15 +250,15 @@ def optimisation(subject: Subject) -> Html:
     pairs = [
         ("Steps", f"{estimator.n_iter_:,}"),
         ("Time", f"{estimator.seconds_:.1f} s"),
-        ("ELBO", f"{words.number(estimator.elbo_)} (\u00b1{estimator.elbo_se_:.2g})"),
-        ("Log evidence", words.number(estimator.log_evidence_)),
+        ("ELBO", words.number(estimator.elbo_, 0.1)),
+        ("Log evidence", words.number(estimator.log_evidence_, 0.1)),
     ]
-    known = [pair for pair in pairs if "nan" not in pair[1] and pair[1] != "-"]
+    known = [pair for pair in pairs if pair[1] != "-"]
     content: list[object] = [facts(known), paragraph(estimator.k_hat_meaning_)]
     if estimator.trace_.empty:
         content.append(paragraph(f"The method {estimator.method!r} keeps no trace."))
     else:
-        caption = "The objective should have risen and then stay level."
+        caption = "The last stage: noisy, but it should not rise any more at the end."
         pictures = subject.gallery.picture(lambda ax: plots.trace(estimator, ax), caption)
         content.append(element("div", *pictures, class_="figures"))
     return section("Optimisation", *content)
@@ -287,7 +289,7 @@ def reproduction(subject: Subject) -> Html:
         element(
             "details",
             element("summary", "All settings"),
-            table("Settings of the estimator", ["setting", "value"], rows),
+            table("Settings of the estimator", ["setting", "value"], rows, kind="text"),
         ),
     )
 

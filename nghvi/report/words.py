@@ -35,6 +35,8 @@ class Judgement(NamedTuple):
     kind: str
     heading: str
     sentence: str
+    use: str
+    """What may be done with the results."""
     advice: tuple[str, ...] = ()
 
 
@@ -43,11 +45,16 @@ def judgement(estimator: Any) -> Judgement:
     heading, _, rest = estimator.verdict_.partition(": ")
     rest = rest[:1].upper() + rest[1:]
     if not estimator.converged_:
-        return Judgement("bad", heading, rest, REMEDIES.get(heading, REMEDIES["Not converged"]))
+        use = "Do not use the numbers below before this is repaired: they are provisional."
+        advice = REMEDIES.get(heading, REMEDIES["Not converged"])
+        return Judgement("bad", heading, rest, use, advice)
     pool, k_hat = estimator.posterior_.inference.pool, estimator.k_hat_
     if is_linear(estimator) and k_hat > RELIABLE and not pool.corrected:
-        return Judgement("care", f"{heading}, with care", rest)
-    return Judgement("good", heading, rest)
+        return Judgement("care", f"{heading}, with care", rest, estimator.k_hat_meaning_)
+    if not is_linear(estimator):
+        use = "Other networks may fit as well: judge this one by its predictions."
+        return Judgement("good", heading, rest, use)
+    return Judgement("good", heading, rest, "The results below can be used.")
 
 
 def is_linear(estimator: Any) -> bool:
@@ -95,30 +102,31 @@ def accuracy(estimator: Any, checked: pd.DataFrame) -> str:
     )
 
 
-def coverage(checked: pd.DataFrame, level: float = 0.9) -> str:
+def coverage(checked: pd.DataFrame) -> str:
     """Whether intervals hold what they promise, and by how much chance alone would differ."""
-    inside = float(np.mean(np.abs(checked["pit"] - 0.5) <= level / 2))
-    noise = 2 * np.sqrt(level * (1 - level) / len(checked))
+    return " ".join(_coverage(checked["pit"].to_numpy(), level) for level in (0.5, 0.9))
+
+
+def _coverage(pit: np.ndarray, level: float) -> str:
+    inside = float(np.mean(np.abs(pit - 0.5) <= level / 2))
+    noise = 2 * np.sqrt(level * (1 - level) / len(pit))
     found = f"{share(level)} prediction intervals hold {100 * inside:.1f} % of the responses"
+    chance = f"(chance alone: \u00b1{100 * noise:.1f})"
     if abs(inside - level) <= noise:
-        return f"{found}: calibrated, as far as {len(checked):,} rows can tell."
-    said = "too narrow" if inside < level else "too wide"
-    return f"{found}: they are {said} (chance alone would differ by {100 * noise:.1f} points)."
+        return f"{found}, as they should {chance}."
+    return f"{found}: they are too {'narrow' if inside < level else 'wide'} {chance}."
 
 
 def rows_checked(checked: pd.DataFrame, total: int) -> str:
     """Which rows were compared with their predictions, and how."""
-    number = f"{len(checked):,} of {total:,}" if len(checked) < total else f"All {total:,}"
-    which = f"{number} rows"
+    some = len(checked) < total
+    which = f"{len(checked):,} of {total:,} rows, drawn at random" if some else f"{total:,} rows"
     if checked["k_hat"].isna().any():
         return (
-            f"{which} given to this report are compared with their predictions. They are not the "
-            "rows of the fit, so this is a test on new data."
+            f"Tested on {which}; they are not the rows of the fit, so this is a test on new data."
         )
-    said = f"{which} of the fit, each predicted from all the others (leave-one-out)."
+    said = f"Tested on {which} of the fit, each predicted from all the others (leave-one-out)."
     bad = int((checked["k_hat"] > RELIABLE).sum())
     if bad:
-        said += (
-            f" For {bad} very influential rows that is an approximation which may flatter a little."
-        )
+        said += f" For {bad} very influential rows this is approximate and may flatter a little."
     return said
