@@ -29,7 +29,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .verdict.bad { background: var(--bad-back); border-color: var(--bad); }
 .good h2 { color: var(--good); } .care h2 { color: var(--care); } .bad h2 { color: var(--bad); }
 .flag { color: var(--bad); font-weight: 600; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .7rem 1.4rem;
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(12rem, 1fr)); gap: .7rem 1.4rem;
   margin: 0; }
 dt { color: var(--soft); font-size: .85rem; }
 dl + p { margin-top: .9rem; }
@@ -55,6 +55,7 @@ pre { background: var(--paper); border: 1px solid var(--line); border-radius: .4
 details { margin-top: .6rem; } summary { cursor: pointer; color: var(--soft); }
 footer { padding-bottom: 2rem; font-size: .85rem; }
 @media (max-width: 40rem) { body { font-size: 15px; } section { padding: .9rem; }
+  dl { grid-template-columns: repeat(2, 1fr); }
   h1 { font-size: 1.45rem; } .verdict h2 { font-size: 1.4rem; } table { min-width: 0; }
   th, td { padding-right: .45rem; font-size: .85rem; } tbody :is(th, td:last-child) {
   white-space: normal; overflow-wrap: anywhere; } }
