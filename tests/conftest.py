@@ -59,3 +59,20 @@ def fitted_binary(binary_panel):
 @pytest.fixture
 def key():
     return jax.random.key(0)
+
+
+@pytest.fixture(scope="session")
+def every_kind(fitted, fitted_binary, panel, binary_panel):
+    """Fitted estimators with their rows: linear and deep, of numbers and classes, with groups
+    and without; a few cheap steps where the fit itself does not matter."""
+    columns, short = ["g", "a", "b"], {"method": "sg-hvi", "steps": 20}
+    X, y = panel[columns], panel["y"]
+    inputs, labels = binary_panel[columns[1:]], np.where(binary_panel["y"] == 1, "yes", "no")
+    deep = nghvi.MixedRegressor("g", hidden=(3,), steps=60, n_starts=1).fit(X, y)
+    return {
+        "linear": (fitted, X, y),
+        "classes": (fitted_binary, binary_panel[columns], binary_panel["y"]),
+        "deep": (deep, X, y),
+        "plain": (nghvi.MixedRegressor(**short).fit(X[["a", "b"]], y), X[["a", "b"]], y),
+        "plain classes": (nghvi.MixedClassifier(**short).fit(inputs, labels), inputs, labels),
+    }

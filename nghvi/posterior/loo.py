@@ -14,6 +14,7 @@ import numpy as np
 from arviz_stats import ELPDData
 from arviz_stats.base import array_stats
 from jaxtyping import Float
+from scipy.special import logsumexp
 from xarray import DataArray
 
 from nghvi.posterior.pointwise import Given
@@ -63,21 +64,30 @@ def leave_out(pieces: Iterable[Given]) -> LeftOut:
     """Moments and distribution function of every row, averaged with its weights."""
     found = []
     for piece in pieces:
-        with np.errstate(all="ignore"):
-            # It takes the negative of the log weights.
-            log_weight, k_hat = array_stats.psislw(piece.log_density.T)
-        weight = np.exp(log_weight).T
+        log_weight, k_hat = _smoothed(piece.log_density)
+        weight = np.exp(log_weight)
         mean, below, up_to = (
             np.sum(weight * each, axis=0) for each in (piece.mean, piece.below, piece.up_to)
         )
         square = np.sum(weight * (piece.variance + (piece.mean - mean) ** 2), axis=0)
-        found.append((mean, np.sqrt(square), below, up_to, _finite_shape(k_hat)))
+        found.append((mean, np.sqrt(square), below, up_to, k_hat))
     return LeftOut(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
-def _finite_shape(k_hat: np.ndarray) -> np.ndarray:
-    """A row that says the same of all draws has no tail to measure."""
-    return np.where(np.isnan(k_hat), 0.0, k_hat)
+def _smoothed(
+    log_density: Float[np.ndarray, "s c"],
+) -> tuple[Float[np.ndarray, "s c"], Float[np.ndarray, " c"]]:
+    """Normalised log weights of every row, and their Pareto shape."""
+    draws, rows = log_density.shape
+    log_weight, k_hat = np.full((draws, rows), -np.log(draws)), np.zeros(rows)
+    # A row that says the same of all draws has no tail to smooth.
+    varies = np.ptp(log_density, axis=0) > 1e-8
+    if varies.any():
+        with np.errstate(all="ignore"):
+            # It takes the negative of the log weights.
+            smoothed, k_hat[varies] = array_stats.psislw(log_density.T[varies])
+        log_weight[:, varies] = smoothed.T
+    return log_weight, k_hat
 
 
 def psis_loo(pieces: Iterable[Float[np.ndarray, "s c"]]) -> Loo:
@@ -85,10 +95,10 @@ def psis_loo(pieces: Iterable[Float[np.ndarray, "s c"]]) -> Loo:
     found = []
     for piece in pieces:
         draws = len(piece)
-        with np.errstate(all="ignore"):
-            found.append(array_stats.loo(piece.T[:, None, :]))
+        log_weight, shape = _smoothed(piece)
+        expected = logsumexp(log_weight + piece, axis=0)
+        found.append((expected, shape, logsumexp(piece, axis=0) - np.log(draws) - expected))
     elpd, k_hat, complexity = (np.concatenate(part) for part in zip(*found, strict=True))
-    k_hat = _finite_shape(k_hat)
     total, error, p_loo, _ = array_stats.loo_summary(elpd, complexity)
     good_k = min(1 - 1 / np.log10(draws), RELIABLE)
     return Loo(

@@ -77,11 +77,9 @@ def _styled() -> Iterator[None]:
 
 def _inline(svg: str, prefix: str) -> str:
     """The element alone: no prologue, no metadata, no fonts, own identifiers, page's colours."""
-    svg = svg[svg.index("<svg") :].strip()
+    box = re.search(r'viewBox="[^"]*"', svg)
+    svg = f"<svg {box[0] if box else ''}" + svg[svg.index(">", svg.index("<svg")) :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
-    svg = re.sub(
-        r'(<svg\b[^>]*?)(?: (?:xmlns(?::xlink)?|width|height|version)="[^"]*")+', r"\1", svg
-    )
     svg = re.sub(r'\b(id="|url\(#)', rf"\1{prefix}", svg)
     svg = svg.replace('xlink:href="#', f'href="#{prefix}').replace("xlink:href", "href")
     svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
