@@ -62,17 +62,30 @@ def key():
 
 
 @pytest.fixture(scope="session")
-def every_kind(fitted, fitted_binary, panel, binary_panel):
-    """Fitted estimators with their rows: linear and deep, of numbers and classes, with groups
-    and without; a few cheap steps where the fit itself does not matter."""
-    columns, short = ["g", "a", "b"], {"method": "sg-hvi", "steps": 20}
-    X, y = panel[columns], panel["y"]
-    inputs, labels = binary_panel[columns[1:]], np.where(binary_panel["y"] == 1, "yes", "no")
-    deep = nghvi.MixedRegressor("g", hidden=(3,), steps=60, n_starts=1).fit(X, y)
-    return {
-        "linear": (fitted, X, y),
-        "classes": (fitted_binary, binary_panel[columns], binary_panel["y"]),
-        "deep": (deep, X, y),
-        "plain": (nghvi.MixedRegressor(**short).fit(X[["a", "b"]], y), X[["a", "b"]], y),
-        "plain classes": (nghvi.MixedClassifier(**short).fit(inputs, labels), inputs, labels),
+def fitted_case(fitted, panel, binary_panel):
+    """Fitted estimators with their rows, by name: linear and deep, of numbers and classes, with
+    groups and without. A few cheap steps where the fit itself does not matter."""
+    short = {"method": "sg-hvi", "steps": 20}
+    X, y = panel[["g", "a", "b"]], panel["y"]
+    binary, labels = binary_panel[["g", "a", "b"]], np.where(binary_panel["y"] == 1, "yes", "no")
+    plain, plain_binary = X[["a", "b"]], binary[["a", "b"]]
+    builders = {
+        "linear": lambda: (fitted, X, y),
+        "classes": lambda: (
+            nghvi.MixedClassifier("g", **short).fit(binary, labels),
+            binary,
+            labels,
+        ),
+        "deep": lambda: (
+            nghvi.MixedRegressor("g", hidden=(3,), steps=60, n_starts=1).fit(X, y),
+            X,
+            y,
+        ),
+        "plain": lambda: (nghvi.MixedRegressor(**short).fit(plain, y), plain, y),
+        "plain classes": lambda: (
+            nghvi.MixedClassifier(**short).fit(plain_binary, labels),
+            plain_binary,
+            labels,
+        ),
     }
+    return functools.cache(lambda name: builders[name]())

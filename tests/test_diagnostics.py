@@ -171,6 +171,9 @@ def test_influential_rows_are_pointed_at():
     assert "1 of 5 rows" in found.meaning
     assert found.meaning in str(found)
     assert "can be trusted" in psis_loo([well_behaved]).meaning
+    astray = psis_loo([1e6 * wild])
+    assert astray.num_unreliable == 1
+    assert np.isfinite(astray.elpd)
     constant = psis_loo([np.full((200, 3), -0.5)])
     assert constant.elpd == pytest.approx(-1.5)
     assert constant.num_unreliable == 0

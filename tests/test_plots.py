@@ -19,15 +19,15 @@ def _closed():
 
 
 @pytest.fixture(params=KINDS)
-def case(request, every_kind):
-    return every_kind[request.param]
+def case(request, fitted_case):
+    return fitted_case(request.param)
 
 
-def test_every_kind_of_estimator_has_every_picture(case):
+def test_fitted_case_of_estimator_has_every_picture(case):
     estimator, X, y = case
     binary = hasattr(estimator, "classes_")
     _, ax = plt.subplots()
-    checked = estimator.check_rows(X, y, draws=100)
+    checked = estimator.check_rows(X, y)
     assert plots.trace(estimator, ax) is ax
     pictures = [
         plots.posterior(estimator, estimator.summary().index[0]),
@@ -50,23 +50,23 @@ def test_every_kind_of_estimator_has_every_picture(case):
             plots.caterpillar(estimator)
 
 
-def test_pictures_of_rows_take_the_estimator_and_its_rows(every_kind):
-    estimator, X, y = every_kind["linear"]
+def test_pictures_of_rows_take_the_estimator_and_its_rows(fitted_case):
+    estimator, X, y = fitted_case("linear")
     _, axes = plt.subplots(1, 2)
-    drawn = plots.calibration(estimator, X, y, axes, draws=100)
+    drawn = plots.calibration(estimator, X, y, axes)
     assert drawn is axes
-    pit = estimator.check_rows(X, y, draws=100)["pit"]
+    pit = estimator.check_rows(X, y)["pit"]
     (point,) = [line for line in drawn[1].lines if line.get_marker() == "o"]
     assert point.get_ydata()[0] == pytest.approx(np.mean(np.abs(pit - 0.5) <= 0.45))
-    left = plots.residuals(estimator, X, y, draws=100)
+    left = plots.residuals(estimator, X, y)
     cloud = [line for line in left.lines if len(line.get_xdata()) == len(y)]
     assert len(cloud) == 1
     with pytest.raises(ValueError, match="2 panels"):
-        plots.calibration(estimator, X, y, axes[:1], draws=100)
+        plots.calibration(estimator, X, y, axes[:1])
 
 
-def test_densities_of_replicates_are_densities(every_kind):
-    ax = plots.predictive_check(*every_kind["linear"], draws=5)
+def test_densities_of_replicates_are_densities(fitted_case):
+    ax = plots.predictive_check(*fitted_case("linear"), draws=5)
     assert len(ax.lines) == 6
     for line in ax.lines:
         x, density = line.get_data()

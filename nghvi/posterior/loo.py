@@ -78,15 +78,18 @@ def _smoothed(
     log_density: Float[np.ndarray, "s c"],
 ) -> tuple[Float[np.ndarray, "s c"], Float[np.ndarray, " c"]]:
     """Normalised log weights of every row, and their Pareto shape."""
-    draws, rows = log_density.shape
-    log_weight, k_hat = np.full((draws, rows), -np.log(draws)), np.zeros(rows)
+    log_weight = -log_density - logsumexp(-log_density, axis=0)
+    k_hat = np.zeros(log_density.shape[1])
     # A row that says the same of all draws has no tail to smooth.
-    varies = np.ptp(log_density, axis=0) > 1e-8
-    if varies.any():
+    varies = np.flatnonzero(np.ptp(log_density, axis=0) > 1e-8)
+    if len(varies):
         with np.errstate(all="ignore"):
             # It takes the negative of the log weights.
             smoothed, k_hat[varies] = array_stats.psislw(log_density.T[varies])
-        log_weight[:, varies] = smoothed.T
+        # Weights beyond smoothing, of a fit that went astray: they stay as they are.
+        lost = np.isnan(smoothed).any(axis=1)
+        k_hat[varies[lost]] = np.inf
+        log_weight[:, varies[~lost]] = smoothed[~lost].T
     return log_weight, k_hat
 
 
