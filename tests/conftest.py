@@ -62,30 +62,22 @@ def key():
 
 
 @pytest.fixture(scope="session")
-def fitted_case(fitted, panel, binary_panel):
+def fitted_case(request, panel, binary_panel):
     """Fitted estimators with their rows, by name: linear and deep, of numbers and classes, with
     groups and without. A few cheap steps where the fit itself does not matter."""
-    short = {"method": "sg-hvi", "steps": 20}
     X, y = panel[["g", "a", "b"]], panel["y"]
     binary, labels = binary_panel[["g", "a", "b"]], np.where(binary_panel["y"] == 1, "yes", "no")
-    plain, plain_binary = X[["a", "b"]], binary[["a", "b"]]
-    builders = {
-        "linear": lambda: (fitted, X, y),
-        "classes": lambda: (
-            nghvi.MixedClassifier("g", **short).fit(binary, labels),
-            binary,
-            labels,
-        ),
-        "deep": lambda: (
-            nghvi.MixedRegressor("g", hidden=(3,), steps=60, n_starts=1).fit(X, y),
-            X,
-            y,
-        ),
-        "plain": lambda: (nghvi.MixedRegressor(**short).fit(plain, y), plain, y),
-        "plain classes": lambda: (
-            nghvi.MixedClassifier(**short).fit(plain_binary, labels),
-            plain_binary,
-            labels,
-        ),
-    }
-    return functools.cache(lambda name: builders[name]())
+    deep = nghvi.MixedRegressor("g", hidden=(3,), steps=60, n_starts=1)
+    plain = nghvi.MixedClassifier(method="sg-hvi", steps=20)
+
+    @functools.cache
+    def case(name):
+        if name == "linear":
+            return request.getfixturevalue("fitted"), X, y
+        if name == "classes":
+            return request.getfixturevalue("fitted_binary"), binary, binary_panel["y"]
+        if name == "deep":
+            return deep.fit(X, y), X, y
+        return plain.fit(binary[["a", "b"]], labels), binary[["a", "b"]], labels
+
+    return case

@@ -9,7 +9,7 @@ import nghvi
 from nghvi import plots
 from nghvi.plots.checks import draw_calibration, draw_residuals
 
-KINDS = ["linear", "classes", "deep", "plain", "plain classes"]
+KINDS = ["linear", "classes", "deep", "classes without groups"]
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def case(request, fitted_case):
     return fitted_case(request.param)
 
 
-def test_fitted_case_of_estimator_has_every_picture(case):
+def test_every_kind_of_estimator_has_every_picture(case):
     estimator, X, y = case
     binary = hasattr(estimator, "classes_")
     _, ax = plt.subplots()

@@ -56,7 +56,7 @@ def checked_page(path) -> Page:
     assert content.startswith("<!DOCTYPE html>")
     assert path.stat().st_size < 3e6
     assert not page.all("script", "link", "iframe", "img", "image", "object")
-    assert not re.search(r"https?:|@import|file:", content)
+    assert not re.search(r"https?:|@import|\bfile:", content)
     identifiers = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(set(identifiers)) == len(identifiers)
     used = {attrs["href"] for attrs in page.all("use")}
@@ -78,7 +78,7 @@ def checked_page(path) -> Page:
     return page
 
 
-@pytest.mark.parametrize("name", ["linear", "classes", "deep", "plain"])
+@pytest.mark.parametrize("name", ["linear", "classes", "deep"])
 def test_every_kind_of_estimator_has_a_report(name, fitted_case, tmp_path):
     estimator, X, y = fitted_case(name)
     path = tmp_path / "report.html"
@@ -108,7 +108,7 @@ def test_a_converged_fit_is_said_to_be_usable(fitted, panel, tmp_path):
 
 
 def test_an_unconverged_fit_opens_with_what_to_do(fitted_case, tmp_path):
-    estimator, X, y = fitted_case("plain")
+    estimator, X, y = fitted_case("classes without groups")
     assert not estimator.converged_
     estimator.report(tmp_path / "r.html", X, y)
     page = checked_page(tmp_path / "r.html")
@@ -142,9 +142,9 @@ def test_every_bad_end_has_a_remedy(verdict, said):
 
 def test_names_are_escaped(panel, tmp_path):
     labels = [f"<{k}&'\"" for k in panel["g"]]
-    X = pd.DataFrame({"gr\u00fcn<\u5e74>&": labels, NASTY: panel["a"]})
+    X = pd.DataFrame({"gr\u00fcn<\u5e74>&": labels, NASTY: panel["a"], "b": panel["b"]})
     y = pd.Series(panel["y"].to_numpy(), name="<i>y</i>")
-    model = nghvi.MixedRegressor(X.columns[0], method="sg-hvi", steps=20).fit(X, y)
+    model = nghvi.MixedRegressor(X.columns[0], random=["intercept", NASTY]).fit(X, y)
     model.report(tmp_path / "r.html", X, y)
     page = checked_page(tmp_path / "r.html")
     assert page.text.count(NASTY) > 2
@@ -153,16 +153,12 @@ def test_names_are_escaped(panel, tmp_path):
     assert "gr\u00fcn<\u5e74>&" in page.text
 
 
-def test_new_rows_are_tested_as_such_and_many_are_not_all_drawn(
-    fitted, panel, tmp_path, monkeypatch
-):
-    X, y = panel[["g", "a", "b"]], panel["y"]
-    monkeypatch.setattr("nghvi.report.page.MOST_ROWS", 50)
-    monkeypatch.setattr("nghvi.report.sections.MOST_ROWS", 50)
-    fitted.report(tmp_path / "r.html", X[:100], y[:100])
+def test_many_rows_are_not_all_drawn(fitted, panel, tmp_path, monkeypatch):
+    for module in ("page", "sections"):
+        monkeypatch.setattr(f"nghvi.report.{module}.MOST_ROWS", 245)
+    fitted.report(tmp_path / "r.html", panel[["g", "a", "b"]], panel["y"])
     page = checked_page(tmp_path / "r.html")
-    assert "50 of 100 rows, drawn at random" in page.text
-    assert "not the rows of the fit" in page.text
+    assert "245 of 247 rows, drawn at random" in page.text
 
 
 def test_places_that_cannot_be_written_are_named(fitted, panel, tmp_path):
@@ -200,4 +196,5 @@ def test_words_about_coverage_and_rows():
     assert words.coverage(rows(0.5 + (flat - 0.5) / 2)).count("too wide") == 2
     ends = np.where(flat < 0.5, flat / 4, 1 - (1 - flat) / 4)
     assert words.coverage(rows(ends)).count("too narrow") == 2
+    assert "a test on new data" in words.rows_checked(rows(flat), 1000)
     assert "For 1000 very influential rows" in words.rows_checked(rows(flat, 0.9), 1000)
