@@ -157,8 +157,8 @@ def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Ar
 
 def _expected(estimator: Any, request: Request) -> Float[np.ndarray, "s n"]:
     """Draws of the expected response in the user's units."""
-    scaling = estimator.posterior_.scaling
-    return scaling.y_centre + scaling.y_scale * predictor_draws(estimator.posterior_, request)
+    posterior = estimator.posterior_
+    return posterior.scaling.raw_response(predictor_draws(posterior, request))
 
 
 def _curves(

@@ -13,6 +13,7 @@ from nghvi.baselines import BASELINES
 from nghvi.data import Rows
 from nghvi.data.frame import Column, DataError, Table, read_counts
 from nghvi.estimators import tables
+from nghvi.estimators.checks import Checks
 from nghvi.estimators.choices import (
     check_counts,
     check_known_coef,
@@ -29,7 +30,6 @@ from nghvi.estimators.design import (
     rows_of_known_groups,
     warn_about_design,
 )
-from nghvi.estimators.predictions import Predictions
 from nghvi.estimators.progress import FitProgress
 from nghvi.infer import PUBLISHED, Inference, infer
 from nghvi.models.mixed import MixedModel, prepare
@@ -45,7 +45,7 @@ PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
 INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-class MixedEstimator(Predictions):
+class MixedEstimator(Checks):
     """Base of the two estimators; not for use by itself."""
 
     def __init__(
@@ -285,10 +285,3 @@ class MixedEstimator(Predictions):
         """Write the fitted estimator to a file for ``nghvi.load``."""
         check_is_fitted(self, "posterior_")
         save(self, path)
-
-    def to_arviz(self, draws: int = 1000, seed: int = 0) -> Any:
-        """The posterior as a labelled DataTree for ArviZ."""
-        check_is_fitted(self, "posterior_")
-        from nghvi.posterior.arviz import to_datatree
-
-        return to_datatree(self.posterior_, draws, seed)

@@ -43,8 +43,7 @@ class Predictions(BaseEstimator, abc.ABC):
         """
         request = self._request(X, which, draws, seed)
         drawn = predictive.sample(self.posterior_, request)
-        scaling = self.posterior_.scaling
-        return scaling.y_centre + scaling.y_scale * drawn
+        return self.posterior_.scaling.raw_response(drawn)
 
     def log_score(
         self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
@@ -57,10 +56,8 @@ class Predictions(BaseEstimator, abc.ABC):
     ) -> np.ndarray:
         """Log predictive density of each response."""
         request = self._request(X, which, draws, seed)
-        values = self._response_values(read_response(y, len(request.x)))
-        scaling = self.posterior_.scaling
-        found = predictive.predict(self.posterior_, request, scaling.apply_response(values))
-        return found.log_density - np.log(scaling.y_scale)
+        found = predictive.predict(self.posterior_, request, self._scaled_response(y, request))
+        return found.log_density - np.log(self.posterior_.scaling.y_scale)
 
     def add_groups(self, X: Any, y: Any) -> Self:
         """A copy that also knows the groups in X, conditioned on their rows; nothing is refitted.
@@ -109,6 +106,10 @@ class Predictions(BaseEstimator, abc.ABC):
         num_known = sum(part.num_groups for part in self.posterior_.parts)
         codes[new] = num_known + np.unique(labels[new], return_inverse=True)[1]
         return predictive.Request(x, codes, which != "zero", int(draws), int(seed))
+
+    def _scaled_response(self, y: Any, request: predictive.Request) -> np.ndarray:
+        values = self._response_values(read_response(y, len(request.x)))
+        return self.posterior_.scaling.apply_response(values)
 
     def _scaled(self, X: Any) -> tuple[Table, np.ndarray]:
         """The table of new data, checked against the fit's, and its scaled columns."""

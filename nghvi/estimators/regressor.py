@@ -84,7 +84,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         """
         found = self._predicted(X, which, draws, seed)
         scaling = self.posterior_.scaling
-        mean = scaling.y_centre + scaling.y_scale * found.mean
+        mean = scaling.raw_response(found.mean)
         return (mean, scaling.y_scale * found.sd) if return_std else mean
 
     def predict_interval(
@@ -96,10 +96,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         request = self._request(X, which, draws, seed)
         lower, upper = predictive.interval(self.posterior_, request, level)
         scaling = self.posterior_.scaling
-        return (
-            scaling.y_centre + scaling.y_scale * lower,
-            scaling.y_centre + scaling.y_scale * upper,
-        )
+        return scaling.raw_response(lower), scaling.raw_response(upper)
 
     def _response_values(self, y: np.ndarray) -> np.ndarray:
         if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):

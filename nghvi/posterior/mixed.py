@@ -87,16 +87,23 @@ class MixedPosterior(NamedTuple):
         out["effects_cov"] = root @ root.transpose(0, 2, 1)
         return out
 
-    def draws(self, number: int, seed: int) -> dict[str, np.ndarray]:
-        """Joint draws of globals and effects."""
+    def joint(self, number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Joint draws of theta, (S, m), and the effects, (S, K, r), on the fitted scale."""
         theta = self.inference.pool.resample(number, np.random.default_rng(seed))
         keys = jax.random.split(jax.random.key(seed), (len(self.parts), number))
         effects = [
             np.asarray(_draw_effects(self.model, part, key, jnp.asarray(theta)))
             for part, key in zip(self.parts, keys, strict=True)
         ]
-        joined = np.concatenate(effects, axis=1) @ self.maps()[1].T
-        return {**self.globals_at(theta), "effects": joined}
+        return theta, np.concatenate(effects, axis=1)
+
+    def at(self, theta: np.ndarray, effects: np.ndarray) -> dict[str, np.ndarray]:
+        """Globals and effects of joint draws on the raw scale."""
+        return {**self.globals_at(theta), "effects": effects @ self.maps()[1].T}
+
+    def draws(self, number: int, seed: int) -> dict[str, np.ndarray]:
+        """Joint draws of globals and effects, raw scale."""
+        return self.at(*self.joint(number, seed))
 
     def effect_moments(self, most: int = 2000) -> tuple[np.ndarray, np.ndarray]:
         """Posterior mean and sd of every effect, (K, r) each, on the raw scale.

@@ -57,6 +57,10 @@ class Scaling(NamedTuple):
         """Scaled response."""
         return (y - self.y_centre) / self.y_scale
 
+    def raw_response(self, y: np.ndarray) -> np.ndarray:
+        """The way back from a scaled response."""
+        return self.y_centre + self.y_scale * y
+
     def back(self, columns: tuple[int, ...]) -> np.ndarray:
         """T for these columns; the first of all is the intercept wherever anything is centred."""
         index = list(columns)
