@@ -90,6 +90,19 @@ def draw_gaussian(
     return small.solve_lower(precision_root, forward + noise, transpose=True)
 
 
+def draw_given_precision(
+    key: Key,
+    problem: RowProblem,
+    precision: Float[Array, " n"],
+    right: Float[Array, " n"],
+) -> Float[Array, "r k"]:
+    """A draw of N(Q^-1 b, Q^-1), Q_k = I + Z_k' diag(precision) Z_k and b_k = Z_k' right."""
+    data, design = problem.data, problem.design
+    information = data.gram(design * jnp.sqrt(precision)[:, None])
+    root = small.cholesky(jnp.eye(design.shape[1])[:, :, None] + information)
+    return draw_gaussian(key, root, data.sum(design * right[:, None]).T)
+
+
 def conditional_mode(problem: RowProblem) -> Float[Array, "r k"]:
     """Mode of p(u_k | theta, y_k) for every group; not differentiated through.
 

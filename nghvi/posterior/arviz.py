@@ -13,21 +13,12 @@ def to_datatree(posterior: MixedPosterior, draws: int, seed: int) -> Any:
 
     drawn = posterior.draws(draws, seed)
     names = posterior.names
-    values = {
-        "coef": drawn["coef"],
-        "noise_var": drawn["noise_var"],
-        "effects_cov": drawn["effects_cov"],
-        "effects": drawn["effects"],
-    }
     dims = {
         "coef": ["feature"],
         "effects_cov": ["effect", "effect_other"],
         "effects": ["group", "effect"],
     }
-    if not names.effects:
-        values = {k: v for k, v in values.items() if not k.startswith("effects")}
-    if not posterior.model.response.conjugate:
-        values.pop("noise_var")
+    values = {k: v for k, v in drawn.items() if names.effects or not k.startswith("effects")}
     tree = from_dict(
         {"posterior": {k: np.asarray(v)[None] for k, v in values.items()}},
         coords={

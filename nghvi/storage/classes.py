@@ -17,7 +17,7 @@ from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.scaling import Scaling
-from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Run
 from nghvi.recipes.verdict import Verdict
@@ -120,7 +120,7 @@ for _class in (
     *(MixedPosterior, Named, Scaling, Inference, Run, Verdict, Pool),
     *(Rows, LinearStatistics, Panel),
     *(MixedModel, Identity, Perceptron),
-    *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand),
+    *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand, Gamma),
     *RESPONSES.values(),
     *FAMILIES.values(),
 ):
