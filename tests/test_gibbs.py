@@ -291,7 +291,7 @@ def test_errors_name_reason_and_remedy() -> None:
         gibbs(key, deep, rows)
     with pytest.raises(ValueError, match=r"3 columns.*Identity\(rows"):
         gibbs(key, build(3, (1,), Gaussian(), HuangWand()), rows)
-    with pytest.raises(ValueError, match=r"not of NoneType\. Use one of the two"):
+    with pytest.raises(ValueError, match=r"not of NoneType\. Use one of them"):
         gibbs(key, build(2, (1,), None, HuangWand()), rows)  # type: ignore[arg-type]
     with pytest.raises(PriorError, match="df must exceed 1"):
         gibbs(key, build(2, (0, 1), Gaussian(), WishartPrecision(1.0, 0.5)), rows)

@@ -54,8 +54,7 @@ class RowProblem(NamedTuple):
         """Gradient and negative Hessian of :meth:`log_prob` in each group's effects."""
         first, second = self.response.slopes(self.data.y, self.predictor(effects), self.dispersion)
         gradient = self.data.sum(self.design * first[:, None]).T - effects
-        outer = self.design[:, :, None] * self.design[:, None, :]
-        curvature = jnp.moveaxis(self.data.sum(-second[:, None, None] * outer), 0, -1)
+        curvature = self.data.gram(self.design, -second)
         return gradient, jnp.eye(effects.shape[0])[:, :, None] + curvature
 
 
@@ -98,7 +97,7 @@ def draw_given_precision(
 ) -> Float[Array, "r k"]:
     """A draw of N(Q^-1 b, Q^-1), Q_k = I + Z_k' diag(precision) Z_k and b_k = Z_k' right."""
     data, design = problem.data, problem.design
-    information = data.gram(design * jnp.sqrt(precision)[:, None])
+    information = data.gram(design, precision)
     root = small.cholesky(jnp.eye(design.shape[1])[:, :, None] + information)
     return draw_gaussian(key, root, data.sum(design * right[:, None]).T)
 

@@ -115,9 +115,8 @@ class MixedPosterior(NamedTuple):
         return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
 
     def _affordable(self) -> int:
-        return max(
-            200, int(4e8 // (len(self.names.groups) * max(self.model.num_effects, 1) ** 2 + 1))
-        )
+        size = sum(self.model.evaluation_size(part) for part in self.parts)
+        return max(100, int(4e8 // (size + 1)))
 
 
 @eqx.filter_jit

@@ -32,7 +32,7 @@ FENCE = 3.0
 """Interquartile ranges beyond the quartiles at which standardisation cuts."""
 
 
-class Noise(NamedTuple):
+class NoiseLaw(NamedTuple):
     """The dispersion in the usual terms."""
 
     variance: Scalar
@@ -41,10 +41,10 @@ class Noise(NamedTuple):
     """nu."""
 
     @staticmethod
-    def of(dispersion: Array) -> "Noise":
+    def of(dispersion: Array) -> "NoiseLaw":
         """The last axis of ``dispersion`` holds its two entries."""
         degrees = 1 + jnp.sqrt(1 + jnp.exp(2 * dispersion[..., 1]))
-        return Noise(jnp.exp(dispersion[..., 0]) * (degrees / (degrees + 1)) ** 2, degrees)
+        return NoiseLaw(jnp.exp(dispersion[..., 0]) * (degrees / (degrees + 1)) ** 2, degrees)
 
     def dispersion(self) -> Array:
         """The way back."""
@@ -67,17 +67,17 @@ class StudentT(Continuous):
         return np.clip(y, low - reach, high + reach) if reach > 0 else y
 
     def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
-        variance, nu = Noise.of(dispersion)
+        variance, nu = NoiseLaw.of(dispersion)
         # d nu / d dispersion[1]; that of log sigma^2 in dispersion[0] is 1.
         jacobian = jnp.log(nu * (nu - 2) / (nu - 1))
         scale = priors.noise.log_density(jnp.log(variance))
         return scale + priors.degrees.log_density(nu - 2) + jacobian
 
     def start(self, variance: Scalar) -> Array:
-        return Noise((1 - 2 / START) * variance, jnp.asarray(START)).dispersion()
+        return NoiseLaw((1 - 2 / START) * variance, jnp.asarray(START)).dispersion()
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        variance, nu = Noise.of(dispersion)
+        variance, nu = NoiseLaw.of(dispersion)
         constant = gammaln(0.5 * (nu + 1)) - gammaln(0.5 * nu)
         constant -= 0.5 * jnp.log(jnp.pi * nu * variance)
         return constant - 0.5 * (nu + 1) * jnp.log1p((y - eta) ** 2 / (nu * variance))
@@ -86,13 +86,13 @@ class StudentT(Continuous):
         # Quadratics with curvature (nu + 1) / (nu sigma^2 + e^2) touch the log density from
         # below. (nu + 1) / (nu + 3) of that is the Fisher information on average, and more than
         # half of it: steps are as long as they should be and still cannot lead downhill.
-        variance, nu = Noise.of(dispersion)
+        variance, nu = NoiseLaw.of(dispersion)
         error = y - eta
         touching = (nu + 1) / (nu * variance + error**2)
         return touching * error, -(nu + 1) / (nu + 3) * touching
 
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
-        variance, nu = Noise.of(dispersion)
+        variance, nu = NoiseLaw.of(dispersion)
         key_normal, key_precision = jax.random.split(key)
         precision = scale_mixture.sample_gamma(key_precision, 0.5 * nu, eta.shape) / (0.5 * nu)
         normal = jax.random.normal(key_normal, eta.shape)
@@ -102,17 +102,17 @@ class StudentT(Continuous):
         return eta
 
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
-        noise, nu = Noise.of(dispersion)
+        noise, nu = NoiseLaw.of(dispersion)
         return location, jnp.broadcast_to(noise * nu / (nu - 2), location.shape)
 
     def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
-        noise, nu = Noise.of(dispersion)
+        noise, nu = NoiseLaw.of(dispersion)
         return t_cdf((y - location) / jnp.sqrt(noise), nu)
 
     def reported(self, dispersion: Array, scale: float) -> dict[str, Array]:
-        variance, degrees = Noise.of(dispersion)
+        variance, degrees = NoiseLaw.of(dispersion)
         return {"noise_scale": scale * jnp.sqrt(variance), "degrees": degrees}
 
     def gibbs(self, key: Key, problem: RowProblem, effects: Array, sweeps: int) -> Array:
-        noise = Noise.of(problem.dispersion)
+        noise = NoiseLaw.of(problem.dispersion)
         return scale_mixture.sample(key, problem, effects, sweeps, *noise)
