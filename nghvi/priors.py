@@ -216,10 +216,10 @@ class Priors:
     """The priors of a mixed model.
 
     ``coef_sd``: sd of every fixed coefficient, intercept included. ``noise``: the noise variance.
-    Of a Student-t response ``noise`` is that of the squared scale and ``degrees`` that of the
-    degrees of freedom less 2. ``effects``: Omega. ``weight_sd``: sd of the weights of hidden layers; None learns it layer by
+    ``effects``: Omega. ``weight_sd``: sd of the weights of hidden layers; None learns it layer by
     layer, ``N(0, exp(2 s) / fan-in)`` with ``s ~ N(0, 1)``: a broad fixed prior pays for switching
-    units off and predicts worse.
+    units off and predicts worse. Of a Student-t response ``noise`` is the prior of the squared
+    scale and ``degrees`` that of the degrees of freedom less 2.
     """
 
     coef_sd: float = 10.0

@@ -160,9 +160,8 @@ def test_location_draw_is_the_joint_gaussian_conditional() -> None:
     table, model = simulate(3, q, random), build(q, random, Gaussian(), HuangWand())
     precision = np.array([[2.0, -0.9], [-0.9, 0.8]])
     statistics = LinearStatistics.from_rows(table.rows, random)
-    state = State(
-        jnp.zeros(q), jnp.zeros((7, 2)), jnp.array(noise_var), jnp.linalg.cholesky(precision)
-    )
+    factor, none = jnp.linalg.cholesky(precision), jnp.zeros((7, 2))
+    state = State(jnp.zeros(q), none, jnp.array(noise_var), factor, jnp.array(jnp.inf))
 
     def draw(key: jax.Array) -> jax.Array:
         noise = draw_noise(key, model, statistics)

@@ -3,6 +3,7 @@
 The fits are in ``test_student_t_fit``; the contract of all responses in ``test_responses``.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -16,9 +17,10 @@ from scipy.special import logsumexp
 from nghvi._core.score import Integrated
 from nghvi._special import t_cdf
 from nghvi.baselines import gibbs
-from nghvi.data import Rows
+from nghvi.baselines.sweep import State, _reweigh
+from nghvi.data import LinearStatistics, Rows
 from nghvi.latents.rows import conditional_mode, newton_step
-from nghvi.latents.scale_mixture import sample_gamma
+from nghvi.latents.scale_mixture import draw_precision, sample_gamma
 from nghvi.models import MixedModel, MixedParams
 from nghvi.models.mixed import prepare
 from nghvi.networks import Identity, Perceptron
@@ -238,6 +240,27 @@ def test_repeated_inputs_run_through_the_network_once():
     np.testing.assert_allclose(values, values[0], rtol=1e-12)
 
 
+def test_reweighed_statistics_are_those_of_weighted_rows():
+    """The sweep's linear algebra is then that of the Gaussian model."""
+    model, coef = model_for(2), jnp.array([0.3, -0.2])
+    zero = LinearStatistics.from_rows(DATA, model.random)
+    zero = dataclasses.replace(zero, centre=jnp.zeros(2))
+    state = State(coef, jnp.zeros((5, 2)), jnp.asarray(0.7), jnp.eye(2), jnp.asarray(3.0))
+
+    @jax.jit
+    def compute(key, at):
+        found = _reweigh(key, state, model, zero, DATA)
+        drawn = draw_precision(key, DATA.y - DATA.x @ coef, state.noise_var, state.degrees)
+        return DATA.weighted(0.7 * drawn), found.moments(lambda x: x, at, model.random)
+
+    at = jnp.array([-2.0, 1.0])
+    weight, ours = compute(jax.random.key(2), at)
+    exact = LinearStatistics.from_rows(dataclasses.replace(DATA, weight=weight), model.random)
+    theirs = jax.jit(lambda e: e.moments(lambda x: x, at, model.random))(exact)
+    for mine, other in zip(ours[:3], theirs[:3], strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-9)
+
+
 def test_the_reference_sampler_agrees_with_a_grid():
     """Six comparisons at 5 standard errors of 100 batch means: false alarm rate 2e-5."""
     rng = np.random.default_rng(5)
@@ -245,7 +268,11 @@ def test_the_reference_sampler_agrees_with_a_grid():
     priors = Priors(coef_sd=2.0)
     rows = Rows.from_arrays(np.ones((40, 1)), y, np.zeros(40, int), 1)
     draws = gibbs(
-        jax.random.key(6), MixedModel(Identity(1), STUDENT, priors, ()), rows, draws=5000, burn_in=200
+        jax.random.key(6),
+        MixedModel(Identity(1), STUDENT, priors, ()),
+        rows,
+        draws=5000,
+        burn_in=200,
     )
     axes = np.arange(-0.6, 1.2, 0.06), np.arange(-3.0, 1.2, 0.15), np.arange(-3.0, 4.6, 0.2)
     points = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 3)

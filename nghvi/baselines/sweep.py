@@ -58,7 +58,7 @@ class State(NamedTuple):
     """In memory order."""
     noise_var: Scalar
     precision_factor: Float[Array, "r r"]
-    degrees: Scalar | float = math.inf
+    degrees: Scalar
     """Of freedom of the noise: finite for Student-t only."""
 
 

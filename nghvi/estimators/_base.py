@@ -133,14 +133,9 @@ class MixedEstimator(Predictions):
         response.check(y if weight is None else y[weight > 0])
         scaling = Scaling.none(x.shape[1])
         if self.standardize:
+            measured = response.typical(y)
             scaling = choose_scaling(
-                x,
-                response.typical(y),
-                weight,
-                random,
-                priors,
-                fit_intercept=self.fit_intercept,
-                deep=deep,
+                x, measured, weight, random, priors, fit_intercept=self.fit_intercept, deep=deep
             )
         rows = Rows.from_arrays(
             scaling.apply(x),
