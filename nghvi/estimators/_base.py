@@ -133,13 +133,13 @@ class MixedEstimator(Checks):
             index=pd.Index(INPUT_QUANTILES, name="quantile"),
             columns=list(table.names),
         )
+        response.check(y if weight is None else y[weight > 0])
         scaling = Scaling.none(x.shape[1])
         if self.standardize:
-            measured = y - x[:, num_fixed:] @ known_coef if response.conjugate else None
+            measured = response.typical(y - x[:, num_fixed:] @ known_coef)
             scaling = choose_scaling(
                 x, measured, weight, random, priors, fit_intercept=self.fit_intercept, deep=deep
             ).in_units_of_response(np.flatnonzero((*np.zeros(num_fixed), *known_coef)))
-        response.check(y if weight is None else y[weight > 0])
         rows = Rows.from_arrays(
             scaling.apply(x),
             scaling.apply_response(y),
@@ -150,14 +150,14 @@ class MixedEstimator(Checks):
         if self.method != "auto" and counts is not None:
             raise DataError("counts need method='auto': other methods go row by row.")
         published = self.method in PUBLISHED
-        # Gibbs draws row by row; its many cheap steps suit a network's.
+        # Gibbs draws every observation's own number; its many cheap steps suit a network's.
         sweeps = PUBLISHED_SWEEPS if published else DEEP_SWEEPS
         own_network = deep and self.method == "auto"
         gibbs = not response.conjugate and counts is None and (published or own_network)
         model = MixedModel(
             trunk, response, priors, random, sweeps if gibbs else None, known_coef=known_coef
         )
-        by_row = self.method != "auto" or gibbs or self.latents == "sample"
+        by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling, deep)
         data = rows if by_row else prepare(model, rows)
         inference = self._infer(model, data, deep, held_out=held_out)
@@ -264,8 +264,9 @@ class MixedEstimator(Checks):
     def posterior_draws(self, draws: int = 2000, seed: int = 0) -> dict[str, np.ndarray]:
         """Joint posterior draws on the scale of the data.
 
-        Returns ``coef`` (S, q), intercept first; ``noise_var`` (S,); ``effects_cov`` (S, r, r);
-        ``effects`` (S, K, r), groups in the order of ``groups_``.
+        Returns ``coef`` (S, q), intercept first; ``effects_cov`` (S, r, r); ``effects`` (S, K, r),
+        groups in the order of ``groups_``; and (S,) each, ``noise_var`` of a Gaussian response or
+        ``noise_scale`` and ``degrees`` of a Student-t.
         """
         check_is_fitted(self, "posterior_")
         check_counts(optional=False, draws=draws)

@@ -1,5 +1,6 @@
 """From an estimator's settings to the parts of a model; every complaint names the setting."""
 
+import dataclasses
 import numbers
 from typing import Any
 
@@ -104,7 +105,7 @@ def choose_priors(priors: Any, covariance: str) -> Priors:
         raise DataError(
             f"covariance='diagonal' with {effects}: use InverseGamma or HalfT as the prior."
         )
-    return Priors(priors.coef_sd, priors.noise, effects, priors.weight_sd)
+    return dataclasses.replace(priors, effects=effects)
 
 
 def choose_response(name: str, default: str, *, binary: bool, owner: str, other: str) -> Response:

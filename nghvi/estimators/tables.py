@@ -89,8 +89,7 @@ def named_scalars(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.
     """Every reported parameter at each row of theta."""
     at = posterior.globals_at(theta)
     out = {name: at["coef"][:, j] for j, name in enumerate(posterior.names.features)}
-    if posterior.model.response.conjugate:
-        out["noise_var"] = at["noise_var"]
+    out |= {name: values for name, values in at.items() if name not in ("coef", "effects_cov")}
     effects, cov = posterior.names.effects, at["effects_cov"]
     for i, name in enumerate(effects):
         out[f"effects_sd[{name}]"] = np.sqrt(cov[:, i, i])

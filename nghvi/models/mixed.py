@@ -56,7 +56,7 @@ class MixedModel(MarginalModel):
 
     ``random``: indices of the features with group-specific coefficients. Where their
     conditional is not known exactly, effects are drawn by independence Metropolis, or, with
-    ``gibbs`` (probit only, the published way), by that many Gibbs sweeps from the last draw.
+    ``gibbs`` (the published way), by that many Gibbs sweeps from the last draw.
     ``known_coef``: coefficients of the last features that are not parameters: 0 of a feature that
     has effects only, 1 of an offset.
     """
@@ -295,4 +295,4 @@ def prepare(model: MixedModel, rows: Rows) -> Grouped:
     """The smallest form of the data that serves the model exactly."""
     if model.response.conjugate and isinstance(model.trunk, Identity):
         return LinearStatistics.from_rows(rows, model.random)
-    return collapse(rows, sums_suffice=model.response.conjugate)
+    return collapse(rows, sums_suffice=model.response.conjugate, merge=model.gibbs is None)

@@ -37,8 +37,6 @@ def to_datatree(
     names = posterior.names
     if not names.effects:
         values = {k: v for k, v in values.items() if not k.startswith("effects")}
-    if not posterior.model.response.conjugate:
-        values.pop("noise_var")
     groups = {"posterior": values, "sample_stats": _statistics(posterior, theta)}
     if observed is not None:
         groups |= _rows(posterior, theta, effects, observed, seed)

@@ -25,7 +25,7 @@ from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.scaling import Scaling
-from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Ended, Position, Run
 from nghvi.recipes.verdict import Verdict
@@ -130,7 +130,7 @@ for _class in (
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState),
     # Where an interrupted run's optimiser is; if optax changes them, such a run must be begun anew.
     *(optax.ScaleByAdamState, optax.ScaleByAdaDeltaState, optax.EmaState, optax.EmptyState),
-    *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand),
+    *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand, Gamma),
     *RESPONSES.values(),
     *FAMILIES.values(),
 ):
