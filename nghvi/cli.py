@@ -19,13 +19,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument("--out", type=pathlib.Path, default=pathlib.Path("demo"))
     demo.add_argument("--seed", type=int, default=0)
     study = commands.add_parser("reproduce", help="run a study of the paper: tables and figures")
-    study.add_argument("name", help="example1, probit, example2a, example2b, example3 or all")
+    study.add_argument(
+        "name", help="example1, probit, example2a, example2b, example3, finance or all"
+    )
     study.add_argument("--quick", action="store_true", help="few steps, two data sets")
     study.add_argument("--replicates", type=int, help="number of data sets")
     study.add_argument("--seed", type=int, default=1, help="of the first data set")
     study.add_argument("--out", type=pathlib.Path, default=pathlib.Path("reproduction"))
     study.add_argument(
         "--parameters", type=pathlib.Path, help="the authors' parameters of Example 2(b), JSON"
+    )
+    study.add_argument(
+        "--data", type=pathlib.Path, help="returns and factors for finance: a folder or a file"
     )
     chosen = parser.parse_args(arguments)
     if chosen.command == "reproduce":
@@ -50,7 +55,11 @@ def _reproduce(chosen: argparse.Namespace) -> int:
             raise studies.StudyError(f"--replicates {chosen.replicates}: give at least 1.")
         if chosen.parameters is not None and not chosen.parameters.is_file():
             raise studies.StudyError(f"--parameters {chosen.parameters}: there is no such file.")
-        options = studies.Options(chosen.quick, chosen.replicates, chosen.seed, chosen.parameters)
+        if chosen.data is not None and not chosen.data.exists():
+            raise studies.StudyError(f"--data {chosen.data}: there is no such file or folder.")
+        options = studies.Options(
+            chosen.quick, chosen.replicates, chosen.seed, chosen.parameters, chosen.data
+        )
         for name in names:
             studies.reproduce(studies.STUDIES[name], chosen.out, options, console)
     except studies.StudyError as error:

@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from nghvi.data.frame import DataError
+from nghvi.data.frame import DataError, read_response
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.choices import choose_response
 from nghvi.estimators.predictions import DRAWS
@@ -96,6 +96,19 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         return (
             scaling.y_centre + scaling.y_scale * lower,
             scaling.y_centre + scaling.y_scale * upper,
+        )
+
+    def pit(
+        self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+    ) -> np.ndarray:
+        """Predictive probability of a response up to y: uniform where predictions are calibrated.
+
+        A central interval of level p holds y where the distance from 0.5 is below p / 2.
+        """
+        request = self._request(X, which, draws, seed)
+        values = self._response_values(read_response(y, len(request.x)))
+        return predictive.pit(
+            self.posterior_, request, self.posterior_.scaling.apply_response(values)
         )
 
     def _response_values(self, y: np.ndarray) -> np.ndarray:

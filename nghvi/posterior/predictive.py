@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 from scipy.special import ndtri
 
 from nghvi._typing import Data, Key
+from nghvi.data.panel import distinct_rows
 from nghvi.latents import conjugate
 from nghvi.latents.rows import whiten_design
 from nghvi.models.mixed import MixedModel, MixedParams
@@ -50,6 +51,11 @@ class Request(NamedTuple):
         more = _padded(len(x)) - len(x)
         filled = np.concatenate([x, np.repeat(x[:1], more, axis=0)])
         return self._replace(x=filled, codes=np.concatenate([codes, np.repeat(codes[:1], more)]))
+
+    def distinct(self) -> tuple["Request", Int[np.ndarray, " n"]]:
+        """The rows that differ in inputs or group, and which of them each row is."""
+        first, index = distinct_rows(np.column_stack([self.x, self.codes]))
+        return self._replace(x=self.x[first], codes=self.codes[first]), index
 
 
 Draw = tuple[Key, Float[Array, "*s m"], Float[Array, "*s"]]
@@ -95,11 +101,17 @@ class Predicted(NamedTuple):
 def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = None) -> Predicted:
     """Predictive moments, and densities at y."""
     n = len(request.x)
-    padded = request.rows(0, n)
-    observed = np.zeros(n) if y is None else y
-    observed = np.concatenate([observed, np.repeat(observed[:1], len(padded.x) - n)])
-    parts = _accumulate(Inputs.of(posterior, padded), jnp.asarray(observed), request.effects)
-    return Predicted(*(np.asarray(p)[:n] for p in parts))
+    inputs, index, which = _inputs_once(posterior, request)
+    observed = jnp.asarray(_filled(np.zeros(n) if y is None else y, len(which)))
+    mean, sd, log_density = map(np.asarray, _accumulate(inputs, which, observed, request.effects))
+    return Predicted(mean[index], sd[index], log_density[:n])
+
+
+def pit(posterior: MixedPosterior, request: Request, y: np.ndarray) -> np.ndarray:
+    """Predictive probability of a response up to y, row by row."""
+    inputs, _, which = _inputs_once(posterior, request)
+    observed = jnp.asarray(_filled(y, len(which)))
+    return np.asarray(_below(inputs, which, observed, request.effects))[: len(y)]
 
 
 def interval(
@@ -108,12 +120,13 @@ def interval(
     """Central predictive interval of each row: quantiles of the mixture, not of draws."""
     tails = jnp.array([0.5 - level / 2, 0.5 + level / 2])
     step = max(1, int(NUMBERS_AT_ONCE // request.draws))
+    request, index = request.distinct()
     ends = []
     for start in range(0, len(request.x), step):
         stop = min(start + step, len(request.x))
         inputs = Inputs.of(posterior, request.rows(start, stop))
         ends.append(np.asarray(_quantiles(inputs, tails, request.effects))[:, : stop - start])
-    lower, upper = np.concatenate(ends, axis=1)
+    lower, upper = np.concatenate(ends, axis=1)[:, index]
     return lower, upper
 
 
@@ -137,6 +150,19 @@ def _joint_draws(
     return np.asarray(_draw(inputs, request.effects, max(new, 1), noise))[:, :n]
 
 
+def _inputs_once(
+    posterior: MixedPosterior, request: Request
+) -> tuple[Inputs, Int[np.ndarray, " n"], Int[Array, " padded"]]:
+    """Inputs that differ, which of them each row has, and the same padded."""
+    distinct, index = request.distinct()
+    inputs = Inputs.of(posterior, distinct.rows(0, len(distinct.x)))
+    return inputs, index, jnp.asarray(_filled(index, _padded(len(index))))
+
+
+def _filled(values: np.ndarray, size: int) -> np.ndarray:
+    return np.concatenate([values, np.zeros(size - len(values), values.dtype)])
+
+
 def _padded(n: int) -> int:
     """The next of a sequence of sizes that grows by an eighth."""
     unit = 2 ** max((max(n, 1)).bit_length() - 4, 0)
@@ -144,15 +170,17 @@ def _padded(n: int) -> int:
 
 
 @eqx.filter_jit
-def _accumulate(inputs: Inputs, y: Array, effects: bool) -> tuple[Array, Array, Array]:
-    """Mean, sd and log density over draws, without storing draws."""
+def _accumulate(
+    inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
+) -> tuple[Array, Array, Array]:
+    """Mean and sd of each input, log density of each y at its input, without storing draws."""
     response = inputs.model.response
 
     def add(total: tuple, step: tuple[Array, Draw]) -> tuple[tuple, None]:
         number, draw = step
         location, variance, dispersion = _predictor(inputs, draw, effects)
         mean, spread = response.moments(location, variance, dispersion)
-        density = response.log_predictive(y, location, variance, dispersion)
+        density = response.log_predictive(y, location[which], variance[which], dispersion)
         # Welford's update: nothing cancels if the mean is large against its own variation.
         average, square, log_sum = total
         moved = average + (mean - average) / number
@@ -161,8 +189,23 @@ def _accumulate(inputs: Inputs, y: Array, effects: bool) -> tuple[Array, Array, 
 
     zero, number = jnp.zeros(len(inputs.x)), len(inputs.theta)
     steps = (jnp.arange(1.0, number + 1), inputs.draws)
-    (mean, square, log_sum), _ = jax.lax.scan(add, (zero, zero, zero - jnp.inf), steps)
+    begin = (zero, zero, jnp.full(len(y), -jnp.inf))
+    (mean, square, log_sum), _ = jax.lax.scan(add, begin, steps)
     return mean, jnp.sqrt(square / number), log_sum - jnp.log(number)
+
+
+@eqx.filter_jit
+def _below(
+    inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
+) -> Float[Array, " n"]:
+    """Mean over draws of the predictive distribution function at each y."""
+
+    def add(total: Array, draw: Draw) -> tuple[Array, None]:
+        location, variance, dispersion = _predictor(inputs, draw, effects)
+        below = inputs.model.response.cdf(y, location[which], variance[which], dispersion)
+        return total + below, None
+
+    return jax.lax.scan(add, jnp.zeros(len(y)), inputs.draws)[0] / len(inputs.theta)
 
 
 @eqx.filter_jit
