@@ -33,7 +33,7 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
     if len(changes):
         write_table(changes, folder, "finance_changes", caption)
     for row in models:
-        if "lek" in row and row["model"] == "DMM [32, 16, 8]":
+        if "lek" in row:
             lek_profiles(row, folder, f"finance_lek_{row['factors']}{_suffix(row)}")
         if "premia" in row:
             premia(row, folder, f"finance_premia_{row['factors']}{_suffix(row)}")
