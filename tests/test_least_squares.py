@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import nghvi
 from nghvi.baselines.least_squares import least_squares
 from nghvi.data import Rows
 from nghvi.models import MixedModel
@@ -58,3 +59,9 @@ def test_repeated_inputs_count_as_often_as_they_occur():
 def test_effects_are_refused():
     with pytest.raises(ValueError, match="group=None"):
         least_squares(model(Identity(3), (0,)), rows(X))
+
+
+def test_a_network_is_not_called_dead_because_its_first_rows_are_alike():
+    x = np.repeat(np.arange(4.0), 1100)[:, None]
+    estimator = nghvi.MixedRegressor(hidden=(4,), method="least-squares").fit(x, x[:, 0] ** 2)
+    assert estimator.verdict_.startswith("Least squares")

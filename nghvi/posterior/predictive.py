@@ -18,75 +18,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
-from scipy.special import ndtri
 
 from nghvi._typing import Data, Key
-from nghvi.data.panel import distinct_rows
 from nghvi.latents import conjugate
 from nghvi.latents.rows import whiten_design
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.posterior.mixed import MixedPosterior, params_at
+from nghvi.posterior.request import Draw, Inputs, Request, filled, inputs_once, padded
 
 ROWS_AT_ONCE = 20_000
 """Rows whose groups' covariances are looked up together; bounds memory."""
 NUMBERS_AT_ONCE = 4e7
 BISECTIONS = 26
 """From 40 sds to less than a millionth of one."""
-
-
-class Request(NamedTuple):
-    """Rows to predict, on the fitted scale."""
-
-    x: Float[np.ndarray, "n d"]
-    codes: Int[np.ndarray, " n"]
-    """Position of the row's group among the known ones; beyond them, one number an unseen group."""
-    effects: bool
-    """Whether to predict with effects at all."""
-    draws: int
-    seed: int
-
-    def rows(self, start: int, stop: int) -> "Request":
-        """Some of the rows, their number padded so that few programs are compiled."""
-        x, codes = self.x[start:stop], self.codes[start:stop]
-        more = _padded(len(x)) - len(x)
-        filled = np.concatenate([x, np.repeat(x[:1], more, axis=0)])
-        return self._replace(x=filled, codes=np.concatenate([codes, np.repeat(codes[:1], more)]))
-
-    def distinct(self) -> tuple["Request", Int[np.ndarray, " n"]]:
-        """The rows that differ in inputs or group, and which of them each row is."""
-        first, index = distinct_rows(np.column_stack([self.x, self.codes]))
-        return self._replace(x=self.x[first], codes=self.codes[first]), index
-
-
-Draw = tuple[Key, Float[Array, "*s m"], Float[Array, "*s"]]
-
-
-class Inputs(NamedTuple):
-    """What the compiled programs read; draws of theta have a leading axis."""
-
-    model: MixedModel
-    parts: tuple[Data, ...]
-    keys: Key
-    theta: Float[Array, "s m"]
-    standard: Float[Array, " s"]
-    """One standard normal a draw, stratified: an unseen group's effect, in units of its sd."""
-    x: Float[Array, "n d"]
-    codes: Int[Array, " n"]
-
-    @staticmethod
-    def of(posterior: MixedPosterior, request: Request) -> "Inputs":
-        """Draws of theta for a request."""
-        rng = np.random.default_rng(request.seed)
-        theta = posterior.inference.pool.resample(request.draws, rng)
-        keys = jax.random.split(jax.random.key(request.seed), request.draws)
-        standard = ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
-        arrays = (jnp.asarray(a) for a in (theta, standard, request.x, request.codes))
-        return Inputs(posterior.model, posterior.parts, keys, *arrays)
-
-    @property
-    def draws(self) -> "Draw":
-        """What to map over."""
-        return self.keys, self.theta, self.standard
 
 
 class Predicted(NamedTuple):
@@ -101,16 +45,16 @@ class Predicted(NamedTuple):
 def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = None) -> Predicted:
     """Predictive moments, and densities at y."""
     n = len(request.x)
-    inputs, index, which = _inputs_once(posterior, request)
-    observed = jnp.asarray(_filled(np.zeros(n) if y is None else y, len(which)))
+    inputs, index, which = inputs_once(posterior, request)
+    observed = jnp.asarray(filled(np.zeros(n) if y is None else y, len(which)))
     mean, sd, log_density = map(np.asarray, _accumulate(inputs, which, observed, request.effects))
     return Predicted(mean[index], sd[index], log_density[:n])
 
 
 def pit(posterior: MixedPosterior, request: Request, y: np.ndarray) -> np.ndarray:
     """Predictive probability of a response up to y, row by row."""
-    inputs, _, which = _inputs_once(posterior, request)
-    observed = jnp.asarray(_filled(y, len(which)))
+    inputs, _, which = inputs_once(posterior, request)
+    observed = jnp.asarray(filled(y, len(which)))
     return np.asarray(_below(inputs, which, observed, request.effects))[: len(y)]
 
 
@@ -146,27 +90,8 @@ def _joint_draws(
     n = len(request.x)
     inputs = Inputs.of(posterior, request.rows(0, n))
     # One more than the codes ask for at most, rounded: effects of groups never seen.
-    new = _padded(int(request.codes.max(initial=0)) + 1 - len(posterior.names.groups) + 1)
+    new = padded(int(request.codes.max(initial=0)) + 1 - len(posterior.names.groups) + 1)
     return np.asarray(_draw(inputs, request.effects, max(new, 1), noise))[:, :n]
-
-
-def _inputs_once(
-    posterior: MixedPosterior, request: Request
-) -> tuple[Inputs, Int[np.ndarray, " n"], Int[Array, " padded"]]:
-    """Inputs that differ, which of them each row has, and the same padded."""
-    distinct, index = request.distinct()
-    inputs = Inputs.of(posterior, distinct.rows(0, len(distinct.x)))
-    return inputs, index, jnp.asarray(_filled(index, _padded(len(index))))
-
-
-def _filled(values: np.ndarray, size: int) -> np.ndarray:
-    return np.concatenate([values, np.zeros(size - len(values), values.dtype)])
-
-
-def _padded(n: int) -> int:
-    """The next of a sequence of sizes that grows by an eighth."""
-    unit = 2 ** max((max(n, 1)).bit_length() - 4, 0)
-    return -(-n // unit) * unit
 
 
 @eqx.filter_jit

@@ -6,7 +6,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.patches import Patch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from nghvi.studies import paper
 from nghvi.studies.figures import save
@@ -18,6 +21,12 @@ NAMES = {
 }  # fmt: skip
 COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
 NORMAL_90 = 1.645
+CALIBRATED = {
+    "Linear": "0.45",
+    "Random Coefficients": "tab:blue",
+    "DMM [8]": "tab:orange",
+    "DMM [32, 16, 8]": "tab:red",
+}
 
 
 def lek_profiles(row: Row, folder: pathlib.Path, name: str) -> None:
@@ -44,10 +53,7 @@ def lek_profiles(row: Row, folder: pathlib.Path, name: str) -> None:
     for axis, volatility in zip(axes[:, 0], months, strict=True):
         month = next(e["month"] for e in row["lek"] if e["volatility"] == volatility)
         axis.set_ylabel(f"{month}\nexpected return, %", fontsize=9)
-    handles = [Patch(color=c, label=_industry(g)) for g, c in zip(groups, COLOURS, strict=False)]
-    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
-    title = f"{row['model']}, {row['factors']} ({row['data']}): profiles of the largest industries"
-    figure.suptitle(title, fontsize=11)
+    _finish(figure, row, groups, "expected return in the largest industries, 90 % bands")
     save(figure, folder, name)
 
 
@@ -60,67 +66,72 @@ def premia(row: Row, folder: pathlib.Path, name: str) -> None:
     for axis, term in zip(axes, terms, strict=True):
         table = pd.DataFrame(found[term], index=found["groups"]).sort_values("mean")
         position = pd.Series(np.arange(len(table)), table.index)
-        for groups, colours, width, zorder in (
-            (table.index.difference(largest), None, 0.6, 1),
-            (pd.Index(largest), COLOURS, 2.0, 2),
-        ):
-            colour: Any = "0.78" if colours is None else list(colours[: len(groups)])
-            chosen, at = table.loc[groups], position[groups]
-            reach = NORMAL_90 * chosen["sd"]
-            ends = chosen["mean"] - reach, chosen["mean"] + reach
-            axis.hlines(at, *ends, colors=colour, lw=width, zorder=zorder)
-            size_of_dot = 2 if colours is None else 22
-            dots = "0.45" if colours is None else colour
-            axis.scatter(chosen["mean"], at, s=size_of_dot, color=dots, zorder=zorder + 1, lw=0)
-        average = table["mean"].mean()
-        axis.axvline(average, color="black", lw=0.7, ls="--")
+        others = table.index.difference(largest)
+        colours = COLOURS[: len(largest)]
+        _intervals(axis, table.loc[others], position[others], ("0.8", "0.4"), (0.6, 2))
+        _intervals(axis, table.loc[largest], position[largest], (colours, colours), (2, 22))
+        axis.axvline(table["mean"].mean(), color="black", lw=0.7, ls="--")
         unit = "% a month" if term == "alpha" else f"% per % of {NAMES[term]}"
         axis.set(title=NAMES[term], xlabel=unit, yticks=[], ylim=(-2, len(table) + 1))
     axes[0].set_ylabel(f"{len(found['groups'])} industries, in order of their mean")
-    handles = [Patch(color=c, label=_industry(g)) for g, c in zip(largest, COLOURS, strict=False)]
-    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
-    title = f"{row['model']}, {row['factors']} ({row['data']}): coefficients by industry, 90 %"
-    figure.suptitle(title, fontsize=11)
+    _finish(figure, row, largest, "coefficients by industry, 90 % intervals")
     save(figure, folder, name)
 
 
 def calibration(rows: list[Row], folder: pathlib.Path, name: str) -> None:
     """Share of returns inside their predictive intervals and mean log score, year by year."""
-    shown = [row for row in rows if row["model"] in CALIBRATED]
-    levels = list(shown[0]["coverage_test"]) if shown else []
-    size = (3.6 * (len(levels) + 1), 3.6)
+    levels = list(rows[0]["coverage_test"])
+    months = rows[0]["months_train"] + rows[0]["months_test"]
+    years = pd.Index([int(month[:4]) for month in months], name="year")
+    size = (3.4 * (len(levels) + 1), 3.8)
     figure, axes = plt.subplots(1, len(levels) + 1, figsize=size, layout="constrained")
-    for row in shown:
-        months = row["months_train"] + row["months_test"]
-        years = pd.Index([int(month[:4]) for month in months], name="year")
+    for row in (row for row in rows if row["model"] in CALIBRATED):
         style = {"color": CALIBRATED[row["model"]], "lw": 1.3, "marker": "o", "ms": 2.5}
         style["ls"] = "-" if row["response"] == "gaussian" else "--"
-        label = row["model"] + ("" if row["response"] == "gaussian" else f", {row['response']}")
-        for axis, level in zip(axes, levels, strict=False):
-            values = row["coverage_train"][level] + row["coverage_test"][level]
-            axis.plot(pd.Series(values, years).groupby("year").mean(), label=label, **style)
-        scores = row["log_scores_train"] + row["log_scores_test"]
-        axes[-1].plot(pd.Series(scores, years).groupby("year").mean(), label=label, **style)
+        shown = [row["coverage_train"][level] + row["coverage_test"][level] for level in levels]
+        shown.append(row["log_scores_train"] + row["log_scores_test"])
+        for axis, values in zip(axes, shown, strict=True):
+            axis.plot(pd.Series(values, years).groupby("year").mean(), label=label(row), **style)
     for axis, level in zip(axes, levels, strict=False):
         axis.axhline(float(level), color="black", lw=0.8, ls=":")
         axis.set(title=f"{100 * float(level):g} % intervals", ylabel="share of returns inside")
     axes[-1].set(title="log score", ylabel="mean a year")
-    for axis in axes if shown else ():
-        first_test = int(shown[0]["months_test"][0][:4])
+    first_test = int(rows[0]["months_test"][0][:4])
+    for axis in axes:
         axis.axvspan(first_test - 0.5, years[-1] + 0.5, color="0.94", zorder=0, lw=0)
-        axis.set_xlim(years[0] - 0.5, years[-1] + 0.5)
-        axis.set_xlabel("year (test years shaded)")
-    axes[0].legend(fontsize=8, frameon=False)
-    figure.suptitle(f"Predictive calibration by year, three factors ({rows[0]['data']})")
+        axis.set(xlim=(years[0] - 0.5, years[-1] + 0.5), xlabel="year (test years shaded)")
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    handles, labels = axes[-1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.suptitle(f"Predictive calibration by year, three factors ({_source(rows[0])})")
     save(figure, folder, name)
 
 
-CALIBRATED = {
-    "Linear": "0.45",
-    "Random Coefficients": "tab:blue",
-    "DMM [8]": "tab:orange",
-    "DMM [32, 16, 8]": "tab:red",
-}
+def _intervals(
+    axis: Axes, table: pd.DataFrame, at: pd.Series, colours: Any, sizes: tuple[float, float]
+) -> None:
+    """A line and a dot an industry; colours and sizes of lines, then of dots."""
+    reach = NORMAL_90 * table["sd"]
+    axis.hlines(at, table["mean"] - reach, table["mean"] + reach, colors=colours[0], lw=sizes[0])
+    axis.scatter(table["mean"], at, s=sizes[1], color=colours[1], lw=0, zorder=3)
+
+
+def _finish(figure: Figure, row: Row, groups: list[str], what: str) -> None:
+    """Names of the coloured groups, and what is shown."""
+    pairs = zip(groups, COLOURS, strict=False)
+    handles = [Line2D([], [], color=c, lw=2.5, label=_industry(g)) for g, c in pairs]
+    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
+    title = f"{row['model']}, {row['factors']}: {what} ({_source(row)})"
+    figure.suptitle(title, fontsize=11)
+
+
+def label(row: Row) -> str:
+    """A model, with its response where that is not the usual one."""
+    return row["model"] + ("" if row["response"] == "gaussian" else f", {row['response']}")
+
+
+def _source(row: Row) -> str:
+    return "synthetic panel" if row["data"] == "synthetic" else f"{row['panel']['firms']} firms"
 
 
 def _industry(code: str) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from nghvi.finance.bootstrap import mean_se
 from nghvi.studies import paper
-from nghvi.studies.finance_figures import calibration, lek_profiles, premia
+from nghvi.studies.finance_figures import calibration, label, lek_profiles, premia
 from nghvi.studies.store import Row
 from nghvi.studies.tables import beside, write_table
 
@@ -19,10 +19,11 @@ RANKS = {"DMM [8]": 3, "DMM [32, 16, 8]": 5}
 
 def report(rows: list[Row], folder: pathlib.Path) -> None:
     """Models, industries, one change at a time; profiles, premia and calibration."""
-    source = f"{rows[0]['data']}: {rows[0]['panel']['firms']} firms"
+    facts = rows[0]["panel"]
+    source = f"{rows[0]['data']}: {facts['firms']} firms in {facts['groups']} groups"
     models = [row for row in rows if _is_model(row)]
     caption = (
-        f"Asset pricing ({source}), log score and R2: ours (paper's, on its own data); standard "
+        f"Asset pricing ({source}), log score and R2: ours (paper's, on its data); standard "
         "errors by blocks of months; difference: test log score minus that of the best Gaussian "
         "linear model"
     )
@@ -38,11 +39,6 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
         if "premia" in row:
             premia(row, folder, f"finance_premia_{row['factors']}{_suffix(row)}")
     calibration([row for row in models if row["factors"] == "FF3"], folder, "finance_calibration")
-
-
-def label(row: Row) -> str:
-    """A model with its response, where that is not the usual one."""
-    return row["model"] + (", t" if row["response"] == "student-t" else "")
 
 
 def difference(row: Row, other: Row) -> tuple[float, float]:
@@ -72,7 +68,9 @@ def _models(rows: list[Row]) -> pd.DataFrame:
         same = [r for r in rows if r["factors"] == row["factors"]]
         linear = [r for r in same if r["model"] in LINEAR and r["response"] == "gaussian"]
         best = max(linear, key=lambda r: r["log_score_test"], default=None)
-        printed = paper.FINANCE.get((row["factors"], label(row)), (None,) * 4)
+        printed: tuple = (None,) * 4
+        if row["data"] != "synthetic":
+            printed = paper.FINANCE.get((row["factors"], label(row)), printed)
         keys = ("log_score_train", "log_score_test", "r2_train", "r2_test")
         names = ("LS train", "LS test", "R2 train", "R2 test")
         line = {"model": label(row), "factors": row["factors"]}
