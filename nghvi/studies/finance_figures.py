@@ -33,7 +33,7 @@ def lek_profiles(row: Row, folder: pathlib.Path, name: str) -> None:
     """Expected return along each factor, one row of panels a reference month; 90 % bands."""
     months = list(dict.fromkeys(entry["volatility"] for entry in row["lek"]))
     factors = list(dict.fromkeys(entry["factor"] for entry in row["lek"]))
-    size = (2.7 * len(factors) + 2.6, 2.4 * len(months) + 0.6)
+    size = (2.7 * len(factors) + 3.6, 2.4 * len(months) + 0.6)
     figure, axes = plt.subplots(
         len(months), len(factors), figsize=size, sharex="col", layout="constrained"
     )
@@ -61,7 +61,7 @@ def premia(row: Row, folder: pathlib.Path, name: str) -> None:
     """Coefficients of all industries in order of size with 90 % intervals; the largest named."""
     found, largest = row["premia"], list(row["panel"]["largest"])
     terms = [term for term in found if term != "groups"]
-    size = (2.7 * len(terms) + 2.6, 5.6)
+    size = (2.5 * len(terms) + 3.4, 5.6)
     figure, axes = plt.subplots(1, len(terms), figsize=size, layout="constrained")
     for axis, term in zip(axes, terms, strict=True):
         table = pd.DataFrame(found[term], index=found["groups"]).sort_values("mean")
