@@ -116,7 +116,7 @@ def test_premia_are_on_the_scale_of_the_data(done):
 
 def test_report_has_every_table_and_picture(done):
     folder, rows, panel, _ = done
-    models = pd.read_csv(folder / "finance_models.csv").set_index("model")
+    models = pd.read_csv(folder / "finance_models.csv", dtype=str).set_index("model")
     assert models.index.tolist() == ["Linear", "Random Coefficients", "DMM [32, 16, 8]"]
     assert "(" not in models.loc["Linear", "LS test"]  # the paper's figure is of real returns
     assert models.loc["Random Coefficients", "difference"] == "-"
