@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import nghvi
 from nghvi.baselines.least_squares import least_squares
 from nghvi.data import Rows
 from nghvi.models import MixedModel
@@ -41,6 +42,26 @@ def test_a_network_fits_better_than_a_line():
     assert network.verdict.sentence.startswith("Least squares")
 
 
+def test_repeated_inputs_count_as_often_as_they_occur():
+    """Twelve inputs, more weights than that; squares of y about its means stay in the noise."""
+    twelve = np.tile(X[:12], (7, 1))[:80]
+    found = least_squares(model(Identity(3)), rows(twelve)).draws(1)
+    coef, (squares,), *_ = np.linalg.lstsq(twelve, Y)
+    np.testing.assert_allclose(found.coef[0], coef, rtol=1e-6)
+    np.testing.assert_allclose(jnp.exp(found.dispersion[0, 0]), squares / 80, rtol=1e-6)
+    network = least_squares(model(Perceptron(2, (8,), "tanh")), rows(twelve[:, 1:]), steps=400)
+    kinds = np.arange(80) % 12
+    within = Y - (np.bincount(kinds, Y) / np.bincount(kinds))[kinds]
+    floor = np.log(np.mean(within**2))
+    assert network.draws(1).dispersion[0, 0] == pytest.approx(floor, abs=0.01)
+
+
 def test_effects_are_refused():
     with pytest.raises(ValueError, match="group=None"):
         least_squares(model(Identity(3), (0,)), rows(X))
+
+
+def test_a_network_is_not_called_dead_because_its_first_rows_are_alike():
+    x = np.repeat(np.arange(4.0), 1100)[:, None]
+    estimator = nghvi.MixedRegressor(hidden=(4,), method="least-squares").fit(x, x[:, 0] ** 2)
+    assert estimator.verdict_.startswith("Least squares")

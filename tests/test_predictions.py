@@ -215,3 +215,21 @@ def test_unseen_probit_probabilities_are_exact(fitted_binary):
     expected = pool.weight @ norm.cdf(at["coef"] @ design(BOTH).T / scale)
     found = fitted_binary.predict_proba(BOTH.assign(g=-1))[:, 1]
     np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+def test_pit_at_a_predictive_quantile_is_its_level(fitted, panel):
+    inputs = panel[["g", "a", "b"]]
+    lower, upper = fitted.predict_interval(inputs, level=0.8)
+    np.testing.assert_allclose(fitted.pit(inputs, lower), 0.1, atol=1e-6)
+    np.testing.assert_allclose(fitted.pit(inputs, upper), 0.9, atol=1e-6)
+
+
+def test_repeated_rows_are_predicted_like_single_ones(fitted, panel):
+    inputs, y = panel[["g", "a", "b"]][:20], panel["y"][:20]
+    again = pd.concat([inputs[::-1], inputs])
+    densities = fitted.log_densities(again, np.concatenate([y[::-1], y + 1]))
+    np.testing.assert_allclose(densities[:20][::-1], fitted.log_densities(inputs, y))
+    np.testing.assert_allclose(densities[20:], fitted.log_densities(inputs, y + 1))
+    np.testing.assert_allclose(fitted.predict(again)[20:], fitted.predict(inputs))
+    ends = fitted.predict_interval(again)
+    np.testing.assert_allclose(ends[1][20:], fitted.predict_interval(inputs)[1], rtol=1e-6)

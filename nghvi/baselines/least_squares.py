@@ -2,7 +2,8 @@
 
     minimise  sum_i w_i (y_i - h(x_i)' beta)^2,   sigma^2 = mean squared residual
 
-The usual feed-forward network of applied work, as a posterior concentrated at the estimate.
+The usual feed-forward network of applied work, as a posterior concentrated at the estimate. Where
+inputs repeat, their mean response and its weight give the same estimate.
 """
 
 import time
@@ -15,6 +16,8 @@ from scipy.optimize import least_squares as solve
 
 from nghvi._typing import Key
 from nghvi.data import Rows
+from nghvi.data.grouped import Observations
+from nghvi.data.panel import distinct_rows
 from nghvi.infer import Inference
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.recipes.importance import Pool
@@ -40,17 +43,20 @@ def least_squares(
     begun = time.perf_counter()
     params = model.init_params(jax.random.key(seed), rows)
     start, unravel = ravel_pytree((params.weights, _small_coef(jax.random.key(seed), params)))
-    if start.size * rows.y.size > LARGEST_JACOBIAN:
+    inputs, mean, weight, within = _repeated_once(rows.observations())
+    if start.size * len(mean) > LARGEST_JACOBIAN:
         raise ValueError(
-            f"least_squares: {rows.y.size} rows x {start.size} weights are too many for a dense "
+            f"least_squares: {len(mean)} rows x {start.size} weights are too many for a dense "
             "Jacobian; use fewer rows or a smaller network."
         )
+    # The solver wants as many residuals as weights: the ones that lack are zero.
+    lacking = max(start.size - len(mean), 0)
 
     @jax.jit
     def residuals(theta: jax.Array) -> jax.Array:
         weights, coef = unravel(theta)
-        eta = rows.features(lambda x: model.trunk(weights, x)) @ coef
-        return jnp.sqrt(rows.weighted(jnp.ones_like(eta))) * (rows.y - eta)
+        errors = jnp.sqrt(weight) * (mean - model.trunk(weights, inputs) @ coef)
+        return jnp.concatenate([errors, jnp.zeros(lacking)])
 
     jacobian = jax.jit(jax.jacfwd(residuals))
     found = solve(
@@ -61,7 +67,7 @@ def least_squares(
         max_nfev=steps,
     )
     weights, coef = unravel(jnp.asarray(found.x))
-    noise_var = 2 * found.cost / rows.num_rows
+    noise_var = (2 * found.cost + within) / rows.num_rows
     best = params._replace(weights=weights, coef=coef, dispersion=jnp.log(jnp.asarray([noise_var])))
     q = Point(ravel_pytree(best)[0])
     verdict = Verdict(bool(found.success), f"Least squares: {found.message}")
@@ -69,6 +75,15 @@ def least_squares(
     run = Run(q, verdict, (), int(found.nfev), time.perf_counter() - begun, None)
     pool = Pool.plain(np.asarray(q.mean)[None])
     return Inference(model, rows, q, verdict, run, pool, nan, nan, nan, nan)
+
+
+def _repeated_once(rows: Observations) -> tuple[jax.Array, jax.Array, jax.Array, float]:
+    """Distinct inputs, mean response and weight of each, and squares about those means."""
+    first, index = distinct_rows(rows.x)
+    weight = np.bincount(index, rows.weight)
+    mean = np.bincount(index, rows.weight * rows.y) / weight
+    within = float(rows.weight @ (rows.y - mean[index]) ** 2)
+    return jnp.asarray(rows.x[first]), jnp.asarray(mean), jnp.asarray(weight), within
 
 
 def _small_coef(key: Key, params: MixedParams) -> jax.Array:

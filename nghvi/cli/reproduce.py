@@ -7,7 +7,7 @@ from nghvi.cli.parts import Commands, add_command
 
 EXAMPLES = "nghvi reproduce example1 --quick\nnghvi reproduce all --out reproduction"
 
-STUDY_NAMES = "example1, probit, example2a, example2b, example3, summary, claims"
+STUDY_NAMES = "example1, probit, example2a, example2b, example3, finance, summary, claims"
 """Written down: to ask the studies would import them all."""
 
 
@@ -23,6 +23,9 @@ def add(commands: Commands) -> None:
     study.add_argument("--out", type=pathlib.Path, default=pathlib.Path("reproduction"))
     study.add_argument(
         "--parameters", type=pathlib.Path, help="the authors' parameters of Example 2(b), JSON"
+    )
+    study.add_argument(
+        "--data", type=pathlib.Path, help="returns and factors for finance: a folder or a file"
     )
 
 
@@ -44,7 +47,11 @@ def run(chosen: argparse.Namespace) -> int:
             raise studies.StudyError(f"--replicates {chosen.replicates}: give at least 1.")
         if chosen.parameters is not None and not chosen.parameters.is_file():
             raise studies.StudyError(f"--parameters {chosen.parameters}: there is no such file.")
-        options = studies.Options(chosen.quick, chosen.replicates, chosen.seed, chosen.parameters)
+        if chosen.data is not None and not chosen.data.exists():
+            raise studies.StudyError(f"--data {chosen.data}: there is no such file or folder.")
+        options = studies.Options(
+            chosen.quick, chosen.replicates, chosen.seed, chosen.parameters, chosen.data
+        )
         for name in names:
             studies.reproduce(studies.STUDIES[name], chosen.out, options, console)
     except studies.StudyError as error:

@@ -13,7 +13,7 @@ from nghvi.estimators.choices import check_counts
 from nghvi.estimators.predictions import Predictions
 from nghvi.posterior import pointwise
 from nghvi.posterior.loo import LeftOut, Loo, leave_out, psis_loo
-from nghvi.posterior.predictive import Request, predict
+from nghvi.posterior.predictive import Request, cdf, predict
 
 
 class Checks(Predictions):
@@ -92,7 +92,7 @@ class Checks(Predictions):
         posterior = self.posterior_
         found = predict(posterior, request)
         lower = pointwise.just_below(posterior.model.response, values)
-        below, up_to = (pointwise.cdf(posterior, request, each) for each in (lower, values))
+        below, up_to = (cdf(posterior, request, each) for each in (lower, values))
         return LeftOut(found.mean, found.sd, below, up_to, np.full(len(values), np.nan))
 
     def to_arviz(self, draws: int = 1000, seed: int = 0, X: Any = None, y: Any = None) -> Any:

@@ -98,6 +98,16 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         scaling = self.posterior_.scaling
         return scaling.raw_response(lower), scaling.raw_response(upper)
 
+    def pit(
+        self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+    ) -> np.ndarray:
+        """Predictive probability of a response up to y: uniform where predictions are calibrated.
+
+        A central interval of level p holds y where the distance from 0.5 is below p / 2.
+        """
+        request = self._request(X, which, draws, seed)
+        return predictive.cdf(self.posterior_, request, self._scaled_response(y, request))
+
     def _response_values(self, y: np.ndarray) -> np.ndarray:
         if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):
             y = y.astype(float)

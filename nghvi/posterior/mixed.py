@@ -64,11 +64,15 @@ class MixedPosterior(NamedTuple):
         )
 
     def features_are_constant(self) -> bool:
-        """Whether the network gives every row the same features (at the centre of q)."""
+        """Whether the network gives every row the same features (at the centre of q).
+
+        Looks at rows from all over the data, since neighbours may have the same inputs.
+        """
         if isinstance(self.model.trunk, Identity):
             return False
         params = params_at(self.model, self.data, self.inference.q.centre)
-        features = np.asarray(self.model.features(params, self.data.x[:1000]))
+        spread = self.data.x[:: max(1, len(self.data.x) // 1000)]
+        features = np.asarray(self.model.features(params, spread))
         return bool(np.ptp(features, axis=0).max() < 1e-12)
 
     def globals_at(self, theta: np.ndarray) -> dict[str, np.ndarray]:

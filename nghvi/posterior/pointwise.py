@@ -18,7 +18,7 @@ from nghvi._core.response import Response
 from nghvi._typing import Data, Key
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import MixedPosterior, params_at
-from nghvi.posterior.predictive import Inputs, Request, _padded, _predictor
+from nghvi.posterior.request import padded
 
 NUMBERS_AT_ONCE = 2e7
 """Numbers (draws times rows) that are in memory together."""
@@ -33,7 +33,7 @@ class Observed(NamedTuple):
 
     def pieces(self, size: int) -> Iterator[tuple["Observed", int]]:
         """Rows in pieces of one length, the last filled up; with how many of them count."""
-        size = min(size, _padded(len(self.y)))
+        size = min(size, padded(len(self.y)))
         for start in range(0, len(self.y), size):
             index = np.arange(start, start + size)
             kept = np.minimum(index, len(self.y) - 1)
@@ -114,21 +114,3 @@ def _by_rows(
         return value(model.response, draw[0], rows.y, eta, params.dispersion)
 
     return jax.lax.map(one, (jax.random.split(key, len(draws[0])), *draws))
-
-
-def cdf(posterior: MixedPosterior, request: Request, y: np.ndarray) -> Float[np.ndarray, " n"]:
-    """P(Y <= y) of every row's predictive distribution."""
-    n = len(y)
-    padded = request.rows(0, n)
-    filled = np.concatenate([y, np.repeat(y[:1], len(padded.x) - n)])
-    found = _cdf(Inputs.of(posterior, padded), jnp.asarray(filled), request.effects)
-    return np.asarray(found)[:n]
-
-
-@eqx.filter_jit
-def _cdf(inputs: Inputs, y: Array, effects: bool) -> Float[Array, " n"]:
-    def add(total: Array, draw: tuple) -> tuple[Array, None]:
-        return total + inputs.model.response.cdf(y, *_predictor(inputs, draw, effects)), None
-
-    total, _ = jax.lax.scan(add, jnp.zeros(len(inputs.x)), inputs.draws)
-    return total / len(inputs.theta)

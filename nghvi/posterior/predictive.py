@@ -18,69 +18,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
-from scipy.special import ndtri
 
 from nghvi._typing import Data, Key
 from nghvi.latents import conjugate
 from nghvi.latents.rows import whiten_design
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.posterior.mixed import MixedPosterior, params_at
+from nghvi.posterior.request import Draw, Inputs, Request, filled, inputs_once, padded
 
 ROWS_AT_ONCE = 20_000
 """Rows whose groups' covariances are looked up together; bounds memory."""
 NUMBERS_AT_ONCE = 4e7
 BISECTIONS = 26
 """From ten sds, the reach of a tail of 5 % either way, to less than a millionth of one."""
-
-
-class Request(NamedTuple):
-    """Rows to predict, on the fitted scale."""
-
-    x: Float[np.ndarray, "n d"]
-    codes: Int[np.ndarray, " n"]
-    """Position of the row's group among the known ones; beyond them, one number an unseen group."""
-    effects: bool
-    """Whether to predict with effects at all."""
-    draws: int
-    seed: int
-
-    def rows(self, start: int, stop: int) -> "Request":
-        """Some of the rows, their number padded so that few programs are compiled."""
-        x, codes = self.x[start:stop], self.codes[start:stop]
-        more = _padded(len(x)) - len(x)
-        filled = np.concatenate([x, np.repeat(x[:1], more, axis=0)])
-        return self._replace(x=filled, codes=np.concatenate([codes, np.repeat(codes[:1], more)]))
-
-
-Draw = tuple[Key, Float[Array, "*s m"], Float[Array, "*s"]]
-
-
-class Inputs(NamedTuple):
-    """What the compiled programs read; draws of theta have a leading axis."""
-
-    model: MixedModel
-    parts: tuple[Data, ...]
-    keys: Key
-    theta: Float[Array, "s m"]
-    standard: Float[Array, " s"]
-    """One standard normal a draw, stratified: an unseen group's effect, in units of its sd."""
-    x: Float[Array, "n d"]
-    codes: Int[Array, " n"]
-
-    @staticmethod
-    def of(posterior: MixedPosterior, request: Request) -> "Inputs":
-        """Draws of theta for a request."""
-        rng = np.random.default_rng(request.seed)
-        theta = posterior.inference.pool.resample(request.draws, rng)
-        keys = jax.random.split(jax.random.key(request.seed), request.draws)
-        standard = ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
-        arrays = (jnp.asarray(a) for a in (theta, standard, request.x, request.codes))
-        return Inputs(posterior.model, posterior.parts, keys, *arrays)
-
-    @property
-    def draws(self) -> "Draw":
-        """What to map over."""
-        return self.keys, self.theta, self.standard
 
 
 class Predicted(NamedTuple):
@@ -95,11 +45,17 @@ class Predicted(NamedTuple):
 def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = None) -> Predicted:
     """Predictive moments, and densities at y."""
     n = len(request.x)
-    padded = request.rows(0, n)
-    observed = np.zeros(n) if y is None else y
-    observed = np.concatenate([observed, np.repeat(observed[:1], len(padded.x) - n)])
-    parts = _accumulate(Inputs.of(posterior, padded), jnp.asarray(observed), request.effects)
-    return Predicted(*(np.asarray(p)[:n] for p in parts))
+    inputs, index, which = inputs_once(posterior, request)
+    observed = jnp.asarray(filled(np.zeros(n) if y is None else y, len(which)))
+    mean, sd, log_density = map(np.asarray, _accumulate(inputs, which, observed, request.effects))
+    return Predicted(mean[index], sd[index], log_density[:n])
+
+
+def cdf(posterior: MixedPosterior, request: Request, y: np.ndarray) -> Float[np.ndarray, " n"]:
+    """P(Y <= y) of every row's predictive distribution."""
+    inputs, _, which = inputs_once(posterior, request)
+    observed = jnp.asarray(filled(y, len(which)))
+    return np.asarray(_below(inputs, which, observed, request.effects))[: len(y)]
 
 
 def interval(
@@ -108,12 +64,13 @@ def interval(
     """Central predictive interval of each row: quantiles of the mixture, not of draws."""
     tails = jnp.array([0.5 - level / 2, 0.5 + level / 2])
     step = max(1, int(NUMBERS_AT_ONCE // request.draws))
+    request, index = request.distinct()
     ends = []
     for start in range(0, len(request.x), step):
         stop = min(start + step, len(request.x))
         inputs = Inputs.of(posterior, request.rows(start, stop))
         ends.append(np.asarray(_quantiles(inputs, tails, request.effects))[:, : stop - start])
-    lower, upper = np.concatenate(ends, axis=1)
+    lower, upper = np.concatenate(ends, axis=1)[:, index]
     return lower, upper
 
 
@@ -133,26 +90,22 @@ def _joint_draws(
     n = len(request.x)
     inputs = Inputs.of(posterior, request.rows(0, n))
     # One more than the codes ask for at most, rounded: effects of groups never seen.
-    new = _padded(int(request.codes.max(initial=0)) + 1 - len(posterior.names.groups) + 1)
+    new = padded(int(request.codes.max(initial=0)) + 1 - len(posterior.names.groups) + 1)
     return np.asarray(_draw(inputs, request.effects, max(new, 1), noise))[:, :n]
 
 
-def _padded(n: int) -> int:
-    """The next of a sequence of sizes that grows by an eighth."""
-    unit = 2 ** max((max(n, 1)).bit_length() - 4, 0)
-    return -(-n // unit) * unit
-
-
 @eqx.filter_jit
-def _accumulate(inputs: Inputs, y: Array, effects: bool) -> tuple[Array, Array, Array]:
-    """Mean, sd and log density over draws, without storing draws."""
+def _accumulate(
+    inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
+) -> tuple[Array, Array, Array]:
+    """Mean and sd of each input, log density of each y at its input, without storing draws."""
     response = inputs.model.response
 
     def add(total: tuple, step: tuple[Array, Draw]) -> tuple[tuple, None]:
         number, draw = step
         location, variance, dispersion = _predictor(inputs, draw, effects)
         mean, spread = response.moments(location, variance, dispersion)
-        density = response.log_predictive(y, location, variance, dispersion)
+        density = response.log_predictive(y, location[which], variance[which], dispersion)
         # Welford's update: nothing cancels if the mean is large against its own variation.
         average, square, log_sum = total
         moved = average + (mean - average) / number
@@ -161,8 +114,23 @@ def _accumulate(inputs: Inputs, y: Array, effects: bool) -> tuple[Array, Array, 
 
     zero, number = jnp.zeros(len(inputs.x)), len(inputs.theta)
     steps = (jnp.arange(1.0, number + 1), inputs.draws)
-    (mean, square, log_sum), _ = jax.lax.scan(add, (zero, zero, zero - jnp.inf), steps)
+    begin = (zero, zero, jnp.full(len(y), -jnp.inf))
+    (mean, square, log_sum), _ = jax.lax.scan(add, begin, steps)
     return mean, jnp.sqrt(square / number), log_sum - jnp.log(number)
+
+
+@eqx.filter_jit
+def _below(
+    inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
+) -> Float[Array, " n"]:
+    """Mean over draws of the predictive distribution function at each y."""
+
+    def add(total: Array, draw: Draw) -> tuple[Array, None]:
+        location, variance, dispersion = _predictor(inputs, draw, effects)
+        below = inputs.model.response.cdf(y, location[which], variance[which], dispersion)
+        return total + below, None
+
+    return jax.lax.scan(add, jnp.zeros(len(y)), inputs.draws)[0] / len(inputs.theta)
 
 
 @eqx.filter_jit

@@ -44,3 +44,35 @@ SUMMARY = {
                  "seconds_a_step": 0.48, "minutes": 24.9},
 }  # fmt: skip
 """The last table: sizes and times of NG-HVI."""
+FINANCE = {
+    ("FF3", "Linear"): (-1.3297, -1.2502, 0.1635, 0.1073),
+    ("FF3", "Random Intercept"): (-1.3297, -1.2502, 0.1635, 0.1073),
+    ("FF3", "Random Coefficients"): (-1.3191, -1.2503, 0.1953, 0.1151),
+    ("FF3", "FNN [8]"): (-1.3277, -1.2589, 0.1668, 0.0879),
+    ("FF3", "DMM [8]"): (-1.2833, -1.2527, 0.2128, 0.0583),
+    ("FF3", "FNN [32, 16, 8]"): (-1.3319, -1.2530, 0.1688, 0.1011),
+    ("FF3", "DMM [32, 16, 8]"): (-1.2812, -1.2320, 0.1934, 0.1151),
+    ("FF5", "Linear"): (-1.3294, -1.2511, 0.1639, 0.1052),
+    ("FF5", "Random Intercept"): (-1.3294, -1.2511, 0.1639, 0.1052),
+    ("FF5", "Random Coefficients"): (-1.3178, -1.2513, 0.2018, 0.1051),
+    ("FF5", "FNN [8]"): (-1.3279, -1.2461, 0.1665, 0.1018),
+    ("FF5", "DMM [8]"): (-1.2768, -1.2477, 0.2284, 0.0533),
+    ("FF5", "FNN [32, 16, 8]"): (-1.3269, -1.2447, 0.1697, 0.1016),
+    ("FF5", "DMM [32, 16, 8]"): (-1.2871, -1.2366, 0.1924, 0.1118),
+}
+"""Asset pricing: log score on training and test data, R2 on both."""
+SIC_GROUPS = {
+    "6726": ("Closed-end and unit investment trusts", 280),
+    "6722": ("Open-end investment offices", 116),
+    "6798": ("Real estate investment trusts", 100),
+    "6020": ("Commercial banks", 68),
+    "2834": ("Pharmaceutical preparations", 58),
+    "6022": ("State commercial banks", 52),
+    "6021": ("National commercial banks", 51),
+    "1311": ("Crude petroleum and natural gas", 41),
+    "7372": ("Prepackaged software", 37),
+    "6331": ("Fire, marine and casualty insurance", 34),
+    "3674": ("Semiconductors", None),
+    "3841": ("Surgical and medical instruments", None),
+}
+"""Industries and the number of firms in the paper's panel, where it is among its ten largest."""

@@ -18,6 +18,8 @@ def reproduce(study: Study, folder: pathlib.Path, options: Options, console: Con
     store = Store(folder / "rows", study.name, nghvi.__version__)
     cells = [{**cell, "quick": options.quick} for cell in study.cells(options)]
     missing = [cell for cell in cells if not store.has(cell)]
+    if study.describe is not None:
+        console.print(f"{study.name}: {study.describe(options)}", highlight=False)
     if len(missing) < len(cells):
         console.print(f"{study.name}: {len(cells) - len(missing)} cells were finished earlier")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

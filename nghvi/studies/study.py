@@ -19,6 +19,8 @@ class Options(NamedTuple):
     """Of the first data set."""
     parameters: pathlib.Path | None = None
     """The authors' file of Example 2(b)'s network."""
+    data: pathlib.Path | None = None
+    """Returns and factors of the asset pricing study; None is a synthetic panel."""
 
     def seeds(self, usual: int) -> range:
         """One seed a data set."""
@@ -45,3 +47,5 @@ class Study(NamedTuple):
     """What a cell found."""
     report: Callable[[list[Row], pathlib.Path], None]
     """Write tables and figures."""
+    describe: Callable[[Options], str] | None = None
+    """What it runs on, where that depends on the options."""

@@ -1,0 +1,89 @@
+"""Rows to predict and the draws to predict them with, each distinct row once."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from scipy.special import ndtri
+
+from nghvi._typing import Data, Key
+from nghvi.data.panel import distinct_rows
+from nghvi.models.mixed import MixedModel
+from nghvi.posterior.mixed import MixedPosterior
+
+
+class Request(NamedTuple):
+    """Rows to predict, on the fitted scale."""
+
+    x: Float[np.ndarray, "n d"]
+    codes: Int[np.ndarray, " n"]
+    """Position of the row's group among the known ones; beyond them, one number an unseen group."""
+    effects: bool
+    """Whether to predict with effects at all."""
+    draws: int
+    seed: int
+
+    def rows(self, start: int, stop: int) -> "Request":
+        """Some of the rows, their number padded so that few programs are compiled."""
+        x, codes = self.x[start:stop], self.codes[start:stop]
+        more = padded(len(x)) - len(x)
+        filled = np.concatenate([x, np.repeat(x[:1], more, axis=0)])
+        return self._replace(x=filled, codes=np.concatenate([codes, np.repeat(codes[:1], more)]))
+
+    def distinct(self) -> tuple["Request", Int[np.ndarray, " n"]]:
+        """The rows that differ in inputs or group, and which of them each row is."""
+        first, index = distinct_rows(np.column_stack([self.x, self.codes]))
+        return self._replace(x=self.x[first], codes=self.codes[first]), index
+
+
+Draw = tuple[Key, Float[Array, "*s m"], Float[Array, "*s"]]
+
+
+class Inputs(NamedTuple):
+    """What the compiled programs read; draws of theta have a leading axis."""
+
+    model: MixedModel
+    parts: tuple[Data, ...]
+    keys: Key
+    theta: Float[Array, "s m"]
+    standard: Float[Array, " s"]
+    """One standard normal a draw, stratified: an unseen group's effect, in units of its sd."""
+    x: Float[Array, "n d"]
+    codes: Int[Array, " n"]
+
+    @staticmethod
+    def of(posterior: MixedPosterior, request: Request) -> "Inputs":
+        """Draws of theta for a request."""
+        rng = np.random.default_rng(request.seed)
+        theta = posterior.inference.pool.resample(request.draws, rng)
+        keys = jax.random.split(jax.random.key(request.seed), request.draws)
+        standard = ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
+        arrays = (jnp.asarray(a) for a in (theta, standard, request.x, request.codes))
+        return Inputs(posterior.model, posterior.parts, keys, *arrays)
+
+    @property
+    def draws(self) -> "Draw":
+        """What to map over."""
+        return self.keys, self.theta, self.standard
+
+
+def inputs_once(
+    posterior: MixedPosterior, request: Request
+) -> tuple[Inputs, Int[np.ndarray, " n"], Int[Array, " padded"]]:
+    """Inputs that differ, which of them each row has, and the same padded."""
+    distinct, index = request.distinct()
+    inputs = Inputs.of(posterior, distinct.rows(0, len(distinct.x)))
+    return inputs, index, jnp.asarray(filled(index, padded(len(index))))
+
+
+def filled(values: np.ndarray, size: int) -> np.ndarray:
+    """Values with zeros after them."""
+    return np.concatenate([values, np.zeros(size - len(values), values.dtype)])
+
+
+def padded(n: int) -> int:
+    """The next of a sequence of sizes that grows by an eighth."""
+    unit = 2 ** max((max(n, 1)).bit_length() - 4, 0)
+    return -(-n // unit) * unit
