@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 
-.PHONY: setup demo test lint bench bench-setup clean
+.PHONY: setup demo test lint bench bench-setup results-page clean
 
 setup: $(READY)
 
@@ -38,6 +38,10 @@ bench: $(READY) $(BENCH_READY)
 	$(BENCH)/bin/python -m benchmarks deep
 
 bench-setup: $(BENCH_READY)
+
+# From rows and tables that are there; nothing is run.
+results-page: $(READY)
+	$(BIN)/python -m nghvi.studies.page experiments/results docs/reproduction.md
 
 # The peers have an environment of their own: their pins are not the library's.
 $(BENCH_READY): benchmarks/requirements.txt pyproject.toml

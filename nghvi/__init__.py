@@ -16,6 +16,8 @@ from nghvi._core.model import MarginalModel as MarginalModel
 from nghvi.data.frame import DataError as DataError
 from nghvi.estimators import MixedClassifier as MixedClassifier
 from nghvi.estimators import MixedRegressor as MixedRegressor
+from nghvi.estimators import mixed as mixed
+from nghvi.estimators.compare import compare as compare
 from nghvi.estimators.design import DataWarning as DataWarning
 from nghvi.infer import Inference as Inference
 from nghvi.infer import infer as infer

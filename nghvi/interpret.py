@@ -145,7 +145,8 @@ def variance_share(estimator: Any, X: Any = None, draws: int = 200, seed: int = 
 def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Array, "s r"]:
     def one(each: Array) -> Array:
         params = params_at(model, data, each)
-        moments = rows.moments(lambda x: model.features(params, x), params.coef, model.random)
+        coef = model.all_coef(params)
+        moments = rows.moments(lambda x: model.features(params, x), coef, model.random)
         square = jnp.diagonal(jnp.sum(moments.gram, axis=-1)) / moments.num_rows
         inverse = jnp.linalg.inv(model.precision_factor(params))
         variance = jnp.sum(inverse**2, axis=0) * square
@@ -156,8 +157,8 @@ def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Ar
 
 def _expected(estimator: Any, request: Request) -> Float[np.ndarray, "s n"]:
     """Draws of the expected response in the user's units."""
-    scaling = estimator.posterior_.scaling
-    return scaling.y_centre + scaling.y_scale * predictor_draws(estimator.posterior_, request)
+    posterior = estimator.posterior_
+    return posterior.scaling.raw_response(predictor_draws(posterior, request))
 
 
 def _curves(
@@ -189,7 +190,13 @@ def _input_name(estimator: Any, variable: Any) -> str:
     check_is_fitted(estimator, "posterior_")
     named = hasattr(estimator, "feature_names_in_") or isinstance(variable, str)
     name = str(variable) if named else f"x{variable}"
-    if name not in estimator._inputs:
+    columns = set(estimator._inputs)
+    if estimator.formula is not None and not columns <= set(estimator.feature_names_in_):
+        raise DataError(
+            "one column of the design cannot move by itself where a formula has categories, "
+            "interactions or transformations: change the column of a data frame and use predict."
+        )
+    if name not in columns:
         shown = ", ".join(map(repr, estimator._inputs[:10]))
         raise DataError(f"variable={variable!r} is not an input of the model; it has {shown}.")
     return name

@@ -188,6 +188,22 @@ def _log_jacobian(log_diagonal: Array) -> Scalar:
     return r * math.log(2) + jnp.sum((r + 1 - jnp.arange(r)) * log_diagonal)
 
 
+@dataclasses.dataclass(frozen=True)
+class Gamma:
+    """A positive number with density prop. to x^(shape-1) exp(-rate x)."""
+
+    shape: float = 2.0
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        _require_positive(self, shape=self.shape, rate=self.rate)
+
+    def log_density(self, value: Array) -> Scalar:
+        """Of the number itself: its transform's Jacobian is the caller's."""
+        constant = self.shape * math.log(self.rate) - float(gammaln(self.shape))
+        return constant + (self.shape - 1) * jnp.log(value) - self.rate * value
+
+
 def normal_log_density(values: Array, sd: float) -> Scalar:
     """Sum of N(0, sd^2) log densities."""
     return jnp.sum(-0.5 * (values / sd) ** 2) - values.size * (
@@ -202,13 +218,15 @@ class Priors:
     ``coef_sd``: sd of every fixed coefficient, intercept included. ``noise``: the noise variance.
     ``effects``: Omega. ``weight_sd``: sd of the weights of hidden layers; None learns it layer by
     layer, ``N(0, exp(2 s) / fan-in)`` with ``s ~ N(0, 1)``: a broad fixed prior pays for switching
-    units off and predicts worse.
+    units off and predicts worse. Of a Student-t response ``noise`` is the prior of the squared
+    scale and ``degrees`` that of the degrees of freedom less 2.
     """
 
     coef_sd: float = 10.0
     noise: InverseGamma | HalfT = InverseGamma()
     effects: InverseGamma | HalfT | WishartPrecision | HuangWand = HuangWand()
     weight_sd: float | None = None
+    degrees: Gamma = Gamma()
 
     def __post_init__(self) -> None:
         _require_positive(self, coef_sd=self.coef_sd)
@@ -219,6 +237,8 @@ class Priors:
                 f"Priors(noise={self.noise!r}): give InverseGamma(shape, scale) or "
                 "HalfT(df, scale)."
             )
+        if not isinstance(self.degrees, Gamma):
+            raise PriorError(f"Priors(degrees={self.degrees!r}): give Gamma(shape, rate).")
         if not isinstance(self.effects, InverseGamma | HalfT | WishartPrecision | HuangWand):
             raise PriorError(
                 f"Priors(effects={self.effects!r}): give InverseGamma, HalfT (both: independent "

@@ -59,3 +59,25 @@ def fitted_binary(binary_panel):
 @pytest.fixture
 def key():
     return jax.random.key(0)
+
+
+@pytest.fixture(scope="session")
+def fitted_case(request, panel, binary_panel):
+    """Fitted estimators with their rows, by name: linear and deep, of numbers and classes, with
+    groups and without. A few cheap steps where the fit itself does not matter."""
+    X, y = panel[["g", "a", "b"]], panel["y"]
+    binary, labels = binary_panel[["g", "a", "b"]], np.where(binary_panel["y"] == 1, "yes", "no")
+    deep = nghvi.MixedRegressor("g", hidden=(3,), steps=60, n_starts=1)
+    plain = nghvi.MixedClassifier(method="sg-hvi", steps=20)
+
+    @functools.cache
+    def case(name):
+        if name == "linear":
+            return request.getfixturevalue("fitted"), X, y
+        if name == "classes":
+            return request.getfixturevalue("fitted_binary"), binary, binary_panel["y"]
+        if name == "deep":
+            return deep.fit(X, y), X, y
+        return plain.fit(binary[["a", "b"]], labels), binary[["a", "b"]], labels
+
+    return case

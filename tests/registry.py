@@ -14,7 +14,7 @@ from nghvi._core.response import Response
 from nghvi._core.variational import Variational
 from nghvi._linalg.packed import pack_lower
 from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, WishartPrecision
-from nghvi.responses import Gaussian, Logit, Probit
+from nghvi.responses import Gaussian, Logit, Probit, StudentT
 from nghvi.variational import CholeskyGaussian, FactorGaussian
 
 DIM = 6
@@ -68,6 +68,10 @@ class ResponseCase(NamedTuple):
 RESPONSES: dict[str, ResponseCase] = {
     "gaussian": ResponseCase(
         Gaussian(), [0.7], None, [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
+    ),
+    # Eleven degrees of freedom: tails that the tests' integrals still reach.
+    "student-t": ResponseCase(
+        StudentT(), [-0.3, 2.3], None, [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan]]
     ),
     **{
         response.name: ResponseCase(

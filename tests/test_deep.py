@@ -69,7 +69,9 @@ def test_a_network_is_judged_and_evaluated(deep):
     assert set(deep.trace_["stage"]) == {"climb 1", "climb 2", "explore", "polish"}
 
 
-def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(curve, deep, monkeypatch):
+def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(
+    curve, deep, monkeypatch, tmp_path
+):
     class Interrupting(base.FitProgress):
         def __call__(self, *state):
             signal.raise_signal(signal.SIGINT)
@@ -78,7 +80,8 @@ def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(curve, d
     part = clone(deep).set_params(verbose=True).fit(*curve)
     assert part.verdict_.startswith("Interrupted: stage 'climb 1'")
     assert np.isfinite(part.predict(curve[0])).all()
-    part.set_params(verbose=False).resume()
+    part.save(tmp_path / "model")
+    part = nghvi.load(tmp_path / "model").set_params(verbose=False).resume()
     np.testing.assert_array_equal(part.predict(curve[0]), deep.predict(curve[0]))
 
 

@@ -160,9 +160,8 @@ def test_location_draw_is_the_joint_gaussian_conditional() -> None:
     table, model = simulate(3, q, random), build(q, random, Gaussian(), HuangWand())
     precision = np.array([[2.0, -0.9], [-0.9, 0.8]])
     statistics = LinearStatistics.from_rows(table.rows, random)
-    state = State(
-        jnp.zeros(q), jnp.zeros((7, 2)), jnp.array(noise_var), jnp.linalg.cholesky(precision)
-    )
+    factor, none = jnp.linalg.cholesky(precision), jnp.zeros((7, 2))
+    state = State(jnp.zeros(q), none, jnp.array(noise_var), factor, jnp.array(jnp.inf))
 
     def draw(key: jax.Array) -> jax.Array:
         noise = draw_noise(key, model, statistics)
@@ -291,7 +290,7 @@ def test_errors_name_reason_and_remedy() -> None:
         gibbs(key, deep, rows)
     with pytest.raises(ValueError, match=r"3 columns.*Identity\(rows"):
         gibbs(key, build(3, (1,), Gaussian(), HuangWand()), rows)
-    with pytest.raises(ValueError, match=r"not of NoneType\. Use one of the two"):
+    with pytest.raises(ValueError, match=r"not of NoneType\. Use one of them"):
         gibbs(key, build(2, (1,), None, HuangWand()), rows)  # type: ignore[arg-type]
     with pytest.raises(PriorError, match="df must exceed 1"):
         gibbs(key, build(2, (0, 1), Gaussian(), WishartPrecision(1.0, 0.5)), rows)

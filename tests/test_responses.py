@@ -93,15 +93,26 @@ def test_samples_lie_in_the_support(name):
 
 
 @responses
-def test_the_density_is_log_concave_in_the_linear_predictor(name):
-    """What the Newton steps and the Laplace proposals of the effects rely on."""
-    case = RESPONSES[name]
-    y = density(name)[0][:: 1 if case.support else 400]
-    slope = jax.grad(
-        lambda eta, y: case.response.log_prob(y, eta, jnp.asarray(case.dispersion, float))
-    )
-    curvature = jax.vmap(jax.vmap(jax.grad(slope), (None, 0)), (0, None))
-    assert np.all(np.asarray(jax.jit(curvature)(np.linspace(-30, 30, 25), y)) <= 0)
+def test_steps_in_the_linear_predictor_lead_uphill(name):
+    """What the Newton steps and the proposals of the effects rely on."""
+    case, dispersion = RESPONSES[name], jnp.asarray(RESPONSES[name].dispersion, float)
+    y = jnp.asarray(density(name)[0][:: 1 if case.support else 400])
+    y, eta = (a.ravel() for a in jnp.meshgrid(y, jnp.linspace(-30, 30, 25)))
+
+    @jax.jit
+    def compute(y, eta):
+        def log_prob(eta):
+            return case.response.log_prob(y, eta, dispersion)
+
+        slope = jax.grad(lambda eta: jnp.sum(log_prob(eta)))(eta)
+        first, second = case.response.slopes(y, eta, dispersion)
+        step = first / jnp.maximum(-second, 1e-300)
+        return slope, first, second, log_prob(eta), log_prob(eta + jnp.clip(step, -50, 50))
+
+    slope, first, second, before, after = (np.asarray(a) for a in compute(y, eta))
+    np.testing.assert_allclose(first, slope, rtol=1e-9, atol=1e-300)
+    assert np.all(second <= 0)
+    assert np.all(after >= before - 1e-9)
 
 
 @responses

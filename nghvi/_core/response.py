@@ -36,6 +36,10 @@ class Response(eqx.Module):
     def check(self, y: np.ndarray) -> None:
         """Raise :class:`ResponseError` if y is outside the support."""
 
+    def typical(self, y: np.ndarray) -> np.ndarray | None:
+        """y as standardisation should measure it; None where y is not to be standardised."""
+        return None
+
     @abc.abstractmethod
     def log_prior(self, dispersion: Float[Array, " c"], priors: Any) -> Scalar:
         """Log prior of the dispersion, Jacobian included; 0 where there is none.
@@ -56,7 +60,12 @@ class Response(eqx.Module):
     def slopes(
         self, y: Float[Array, "*n"], eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
     ) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
-        """First and second derivative of :meth:`log_prob` in eta."""
+        """First and second derivative of :meth:`log_prob` in eta.
+
+        Steps and grids rest on the second, so it must not be positive. Where the density is not
+        log-concave another number takes its place, of the size of the information in y and more
+        than half the curvature of a quadratic that touches the log density in eta from below.
+        """
         one = jnp.ones_like(eta)
 
         def slope(eta: Array) -> Array:
@@ -94,6 +103,10 @@ class Response(eqx.Module):
         self, y: Array, location: Array, variance: Array, dispersion: Array
     ) -> Float[Array, "*n"]:
         """P(Y <= y) if eta ~ N(location, variance)."""
+
+    def reported(self, dispersion: Float[Array, "*s c"], scale: float) -> dict[str, Array]:
+        """What people read of the dispersion, by name, if the unit of y is ``scale`` of theirs."""
+        return {}
 
     def gibbs(
         self, key: Key, problem: Any, effects: Float[Array, "r k"], sweeps: int

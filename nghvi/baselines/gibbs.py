@@ -1,4 +1,4 @@
-"""Long-run reference draws from the exact posterior of linear and probit mixed models.
+"""Long-run reference draws from the exact posterior of linear, Student-t and probit mixed models.
 
 Chains of sweeps of blocked Gibbs sampling (``sweep`` has the equations), run side by side. Draws
 move slowly where a variance of the effects is near zero or badly determined, for probit more
@@ -19,7 +19,8 @@ from nghvi.baselines.sweep import State, covariance, sweep
 from nghvi.data import LinearStatistics, Rows
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
-from nghvi.responses import Gaussian, Probit
+from nghvi.responses import Gaussian, Probit, StudentT
+from nghvi.responses.student_t import NoiseLaw
 
 
 class GibbsDraws(NamedTuple):
@@ -27,13 +28,15 @@ class GibbsDraws(NamedTuple):
 
     coef: Float[Array, "c s q"]
     noise_var: Float[Array, "c s"]
-    """Ones for probit."""
+    """Ones for probit; the squared scale for Student-t."""
     effects_cov: Float[Array, "c s r r"]
     """Omega."""
     effects: Float[Array, "c s k r"] | None
     """None where the effects were not kept."""
     effects_mean: Float[Array, "k r"]
     effects_sd: Float[Array, "k r"]
+    degrees: Float[Array, "c s"]
+    """Of freedom of the noise: finite for Student-t only."""
 
 
 class _Running(NamedTuple):
@@ -59,7 +62,7 @@ def gibbs(
     chains: int = 4,
     keep_effects: bool = True,
 ) -> GibbsDraws:
-    """Draw from the posterior of a linear or probit mixed model.
+    """Draw from the posterior of a linear, Student-t or probit mixed model.
 
     Every chain starts at a random point and makes ``burn_in`` sweeps before its first draw.
     ``keep_effects=False`` saves the memory of chains x draws x groups x effects numbers; mean
@@ -72,7 +75,7 @@ def gibbs(
     statistics = LinearStatistics.from_rows(rows, model.random)
     linear = isinstance(model.response, Gaussian)
     if not linear:
-        # Utilities take the place of y and change with every sweep: there is no fit to centre at.
+        # Utilities or weights change with every sweep: there is no fit to centre at.
         statistics = dataclasses.replace(statistics, centre=jnp.zeros_like(statistics.centre))
     sweeps = jnp.ones(draws, int).at[0].add(burn_in)
     keys = jax.random.split(key, chains)
@@ -86,10 +89,11 @@ def _require_supported(model: MixedModel, rows: Rows) -> None:
             f"{type(model.trunk).__name__}: the weights' conditional distribution is not known. "
             "Use Identity(num_inputs), or fit the deep model variationally."
         )
-    if not isinstance(model.response, Gaussian | Probit):
+    if not isinstance(model.response, Gaussian | StudentT | Probit):
         raise ValueError(
-            "gibbs knows the conditional distributions of Gaussian and Probit responses, not of "
-            f"{type(model.response).__name__}. Use one of the two, or fit the model variationally."
+            "gibbs knows the conditional distributions of Gaussian, StudentT and Probit responses, "
+            f"not of {type(model.response).__name__}. Use one of them, or fit the model "
+            "variationally."
         )
     if rows.x.shape[1] != model.trunk.num_features:
         raise ValueError(
@@ -123,7 +127,8 @@ def _run(
             key, state = jax.lax.fori_loop(0, count, advance, (key, state))
             effects = statistics.in_original_order(state.effects)
             kept = effects if keep_effects else None
-            out = (state.coef, state.noise_var, covariance(state.precision_factor), kept)
+            omega = covariance(state.precision_factor)
+            out = (state.coef, state.noise_var, omega, kept, state.degrees)
             return (key, state, running.add(effects)), out
 
         key_start, key_sweeps = jax.random.split(key)
@@ -133,12 +138,12 @@ def _run(
         (_, _, running), out = jax.lax.scan(record, (key_sweeps, state, running), sweeps)
         return out, running
 
-    (coef, noise_var, effects_cov, effects), running = jax.vmap(chain)(keys)
+    (coef, noise_var, effects_cov, effects, degrees), running = jax.vmap(chain)(keys)
     mean = jnp.mean(running.mean, axis=0)
     between = jnp.mean((running.mean - mean[None]) ** 2, axis=0)
     within = jnp.mean(running.squares, axis=0) / sweeps.size
     sd = jnp.sqrt(within + between)
-    return GibbsDraws(coef, noise_var, effects_cov, effects, mean, sd)
+    return GibbsDraws(coef, noise_var, effects_cov, effects, mean, sd, degrees)
 
 
 def _start(key: Key, model: MixedModel, statistics: LinearStatistics, rows: Rows | None) -> State:
@@ -147,6 +152,9 @@ def _start(key: Key, model: MixedModel, statistics: LinearStatistics, rows: Rows
     params = model.init_params(key, statistics if rows is None else rows)
     noise = jax.random.normal(key, (1 + params.effects.size,))
     factor = model.precision_factor(params._replace(effects=params.effects + noise[1:]))
-    noise_var = jnp.exp(params.dispersion[0] + noise[0]) if rows is None else jnp.ones(())
+    noisy = model.response.num_dispersion > 0
+    noise_var = jnp.exp(params.dispersion[0] + noise[0]) if noisy else jnp.ones(())
+    heavy = isinstance(model.response, StudentT)
+    degrees = NoiseLaw.of(params.dispersion).degrees if heavy else jnp.full((), jnp.inf)
     effects = jnp.zeros((statistics.num_groups, model.num_effects))
-    return State(params.coef, effects, noise_var, factor)
+    return State(params.coef, effects, noise_var, factor, degrees)

@@ -29,6 +29,9 @@ from nghvi.latents import conjugate
 from nghvi.latents.rows import RowProblem, conditional_mode
 from nghvi.models.mixed import MixedModel
 
+CLOSE_ENOUGH = 0.1
+"""The last Newton step towards the mode of a proposal, in prior sds: weights do the rest."""
+
 
 @functools.lru_cache(maxsize=32)
 def _sobol(number: int, dim: int) -> np.ndarray:
@@ -51,30 +54,32 @@ def likelihood_score(
     number: int,
     from_prior: bool,
 ) -> tuple[Scalar, Float[Array, " m"]]:
-    """Estimates of log p(y | theta) and its gradient from ``number`` draws of each effect."""
+    """Estimates of log p(y | theta) and its gradient from ``number`` draws of each effect.
+
+    The gradient of the mean weight with the draws held fixed is the one of Fisher's identity.
+    """
     unravel = unraveller(model, rows)
-    params = unravel(theta)
-    problem, lower = model.row_problem(params, rows), model.precision_factor(params)
+    problem, lower = model.row_problem(unravel(theta), rows), model.precision_factor(unravel(theta))
     noise = sobol_normals(key, number, (model.num_effects, rows.num_groups))
     whitened, log_proposal = _propose(problem, noise, from_prior)
-    log_weight = jax.vmap(problem.log_prob)(whitened) - log_proposal
-    each = logsumexp(log_weight, axis=0)
-    weight = jnp.exp(log_weight - each)
-    effects = jax.vmap(lambda u: conjugate.colour(u, lower))(whitened)
-    row_weight = rows.weighted(jax.vmap(rows.expand)(weight).T).T
+    effects = jnp.swapaxes(jax.vmap(lambda u: conjugate.colour(u, lower))(whitened), 0, 1)
+    log_det_there = jnp.sum(jnp.log(jnp.diagonal(lower)))
 
-    def expected_log_joint(theta: Array) -> Scalar:
+    def log_mean_weight(theta: Array) -> Scalar:
         params = unravel(theta)
-        h = rows.features(lambda x: model.features(params, x))
-        random = jnp.einsum("nr,jnr->jn", model.design(h), jax.vmap(rows.expand)(effects))
-        fit = model.response.log_prob(rows.y, h @ params.coef + random, params.dispersion)
-        lower = model.precision_factor(params)
-        log_det = jnp.sum(jnp.log(jnp.diagonal(lower)))
-        square = jnp.sum(weight * jnp.sum((effects @ lower) ** 2, axis=-1))
-        return jnp.sum(row_weight * fit) + rows.num_groups * log_det - 0.5 * square
+        h, lower = (
+            rows.features(lambda x: model.features(params, x)),
+            model.precision_factor(params),
+        )
+        random = jnp.sum(model.design(h)[:, None] * rows.expand(effects), axis=-1)
+        eta = (h @ params.coef)[:, None] + random
+        fit = rows.sum(model.response.log_prob(rows.y[:, None], eta, params.dispersion))
+        log_det = jnp.sum(jnp.log(jnp.diagonal(lower))) - log_det_there
+        prior = log_det - 0.5 * jnp.sum((effects @ lower) ** 2, axis=-1)
+        each = logsumexp(fit + prior - log_proposal.T, axis=1)
+        return jnp.sum(each) - rows.num_groups * np.log(number)
 
-    log_likelihood = jnp.sum(each) - rows.num_groups * np.log(number)
-    return log_likelihood, jax.grad(expected_log_joint)(theta)
+    return jax.value_and_grad(log_mean_weight)(theta)
 
 
 def _propose(
@@ -84,7 +89,7 @@ def _propose(
     log_normal = -0.5 * jnp.sum(noise**2, axis=1)
     if from_prior:
         return noise, log_normal
-    mode = conditional_mode(problem)
+    mode = conditional_mode(problem, CLOSE_ENOUGH)
     root = small.cholesky(problem.derivatives(mode)[1])
     spread = jax.vmap(lambda e: small.solve_lower(root, e, transpose=True))(noise)
     return mode + spread, log_normal + small.half_log_det(root)

@@ -3,13 +3,15 @@
 pandas, polars, pyarrow (through narwhals) and numpy come in; float arrays and labels go out.
 """
 
+import difflib
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import narwhals as nw
 import numpy as np
+import pandas as pd
 from scipy.sparse import issparse
 from sklearn.exceptions import DataConversionWarning
 
@@ -45,6 +47,19 @@ def read_table(data: Any, group: Column | None) -> Table:
             f"0 feature(s) (shape={table.values.shape}) while a minimum of 1 is required."
         )
     return table
+
+
+def read_columns(data: Any, names: Iterable[str]) -> pd.DataFrame:
+    """The named columns as a pandas frame, categories with the levels that occur."""
+    frame = _as_frame(data)
+    if frame is None:
+        raise DataError(
+            f"a formula needs a data frame with named columns, not a {type(data).__name__}."
+        )
+    if frame.shape[0] == 0:
+        raise DataError("the data frame has no rows.")
+    columns = {name: _complete_column(frame, name) for name in names}
+    return pd.DataFrame(columns, index=range(frame.shape[0]))
 
 
 def read_response(y: Any, num_rows: int) -> np.ndarray:
@@ -110,8 +125,8 @@ def _read_frame(frame: nw.DataFrame, group: Column | None) -> Table:
     inputs = [c for c in columns if c != label]
     values = [_numeric(frame.get_column(c), c) for c in inputs]
     matrix = np.column_stack(values) if values else np.zeros((frame.shape[0], 0))
-    _check_finite(matrix, inputs)
-    labels = None if label is None else _labels(frame.get_column(label).to_numpy(), str(label))
+    check_finite(matrix, inputs)
+    labels = None if label is None else read_labels(frame.get_column(label).to_numpy(), str(label))
     return Table(matrix, tuple(map(str, inputs)), labels, True)
 
 
@@ -142,15 +157,41 @@ def _read_array(data: Any, group: Column | None) -> Table:
         if not -matrix.shape[1] <= group < matrix.shape[1]:
             raise DataError(f"group={group} is not a column of X, which has {matrix.shape[1]}.")
         columns.remove(group % matrix.shape[1])
-        labels = _labels(matrix[:, group], f"column {group}")
+        labels = read_labels(matrix[:, group], f"column {group}")
     names = [f"x{c}" for c in columns]
     if matrix.dtype.kind in "OUS":
         inputs = [_numeric_array(matrix[:, c], n) for c, n in zip(columns, names, strict=True)]
         values = np.column_stack(inputs) if inputs else np.zeros((len(matrix), 0))
     else:
         values = matrix[:, columns].astype(float)
-    _check_finite(values, names)
+    check_finite(values, names)
     return Table(values, tuple(names), labels, False)
+
+
+def _complete_column(frame: nw.DataFrame, name: str) -> Any:
+    if name not in frame.columns:
+        raise DataError(f"there is no column {name!r} in the data; {suggest(name, frame.columns)}.")
+    series = frame.get_column(name)
+    lost = series.is_null().to_numpy() | _missing(series.to_numpy())
+    if lost.any():
+        raise DataError(
+            f"column {name!r}: {_count(lost)} with missing or infinite values; drop or impute them."
+        )
+    native = series.to_native()
+    if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
+        return native.cat.remove_unused_categories().array
+    if isinstance(series.dtype, nw.Enum):
+        return pd.Categorical(series.to_list(), series.dtype.categories).remove_unused_categories()
+    return series.to_numpy()
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """What may have been meant by a name that is not known."""
+    known = [str(k) for k in known]
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean {near[0]!r}"
+    return f"there are {', '.join(map(repr, known[:10]))}"
 
 
 def _numeric(series: nw.Series, name: str) -> np.ndarray:
@@ -179,7 +220,8 @@ def _not_numeric(name: str, kind: str) -> str:
     )
 
 
-def _labels(values: np.ndarray, name: str) -> np.ndarray:
+def read_labels(values: np.ndarray, name: str) -> np.ndarray:
+    """Labels of one kind, none missing; whole numbers as such."""
     values = np.asarray(values)
     missing = _missing(values)
     if missing.any():
@@ -207,7 +249,8 @@ def _is_na(value: Any) -> bool:
     return type(value).__name__ in ("NAType", "NaTType")
 
 
-def _check_finite(matrix: np.ndarray, names: list) -> None:
+def check_finite(matrix: np.ndarray, names: Sequence[str]) -> None:
+    """Every value is a number."""
     bad = ~np.isfinite(matrix)
     if bad.any():
         worst = [

@@ -153,9 +153,12 @@ class Rows(Grouped):
             start += count
         return jnp.concatenate(parts)
 
-    def gram(self, design: Float[Array, "n r"]) -> Float[Array, "r r k"]:
-        """Z_k' Z_k for every group."""
-        pairs = zip(self._split(design), self._split(self.weighted(design)), strict=True)
+    def gram(
+        self, design: Float[Array, "n r"], precision: Float[Array, " n"] | None = None
+    ) -> Float[Array, "r r k"]:
+        """Z_k' Z_k for every group, or with precisions of the rows Z_k' diag(precision) Z_k."""
+        scaled = design if precision is None else design * precision[:, None]
+        pairs = zip(self._split(design), self._split(self.weighted(scaled)), strict=True)
         products = [jnp.einsum("kni,knj->kij", a, b) for a, b in pairs]
         return jnp.moveaxis(jnp.concatenate(products), 0, -1)
 

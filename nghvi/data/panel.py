@@ -6,7 +6,7 @@ x_t (errors about zero; ``u`` = H beta)::
     Z_k'Z_k = sum_t n_kt z_t z_t'      Z_k'e_k = sum_t (s_kt - n_kt u_t) z_t
     e'e     = sum y^2 - 2 sum_kt s_kt u_t + sum_kt n_kt u_t^2
 
-Exact for a Gaussian response. Other responses keep their rows, each once with its count.
+Exact for a Gaussian response. Other responses keep their rows, equal ones once with their count.
 """
 
 from collections.abc import Callable
@@ -55,11 +55,12 @@ class Panel(Grouped):
         return Moments(gram, cross, square, self.num_rows)
 
 
-def collapse(rows: Rows, *, sums_suffice: bool) -> Rows | Panel:
+def collapse(rows: Rows, *, sums_suffice: bool, merge: bool = True) -> Rows | Panel:
     """The rows with repeated inputs stated once, if that pays; otherwise the rows themselves.
 
     ``sums_suffice``: whether the likelihood depends on responses at one input through their
-    count, sum and sum of squares only (a Gaussian response).
+    count, sum and sum of squares only (a Gaussian response). ``merge``: whether equal responses of
+    a group at one input may become one row with their count.
     """
     observed = rows.observations()
     first, index = distinct_rows(observed.x)
@@ -67,7 +68,7 @@ def collapse(rows: Rows, *, sums_suffice: bool) -> Rows | Panel:
         return rows
     if sums_suffice and rows.num_groups * len(first) <= len(index):
         return _panel(rows, observed, first, index)
-    return _indexed(rows, observed, first, index)
+    return _indexed(rows, observed, first, index, merge)
 
 
 def _panel(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndarray) -> Panel:
@@ -89,10 +90,13 @@ def _panel(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndar
     )
 
 
-def _indexed(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndarray) -> Rows:
-    """Rows that name their inputs; equal responses of a group at one input become one row."""
-    key = np.column_stack([observed.group, index, observed.y])
-    kept, merged = distinct_rows(key)
+def _indexed(
+    rows: Rows, observed: Observations, first: np.ndarray, index: np.ndarray, merge: bool
+) -> Rows:
+    """Rows that name their inputs."""
+    kept = merged = np.arange(len(index))
+    if merge:
+        kept, merged = distinct_rows(np.column_stack([observed.group, index, observed.y]))
     weight = np.bincount(merged, observed.weight)
     inputs = index[kept].astype(float)[:, None]
     laid_out = Rows.from_arrays(

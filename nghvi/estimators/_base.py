@@ -11,17 +11,12 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._core.response import Response
 from nghvi.baselines import BASELINES
 from nghvi.data import Rows
-from nghvi.data.frame import (
-    Column,
-    DataError,
-    Table,
-    read_counts,
-    read_response,
-    read_table,
-)
+from nghvi.data.frame import Column, DataError, Table, read_counts
 from nghvi.estimators import tables
+from nghvi.estimators.checks import Checks
 from nghvi.estimators.choices import (
     check_counts,
+    check_known_coef,
     check_method,
     check_stops,
     choose_priors,
@@ -35,7 +30,6 @@ from nghvi.estimators.design import (
     rows_of_known_groups,
     warn_about_design,
 )
-from nghvi.estimators.predictions import Predictions
 from nghvi.estimators.progress import FitProgress
 from nghvi.infer import PUBLISHED, Inference, infer
 from nghvi.models.mixed import MixedModel, prepare
@@ -51,13 +45,14 @@ PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
 INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-class MixedEstimator(Predictions):
+class MixedEstimator(Checks):
     """Base of the two estimators; not for use by itself."""
 
     def __init__(
         self,
         group: Column | None = None,
         *,
+        formula: str | None = None,
         hidden: tuple[int, ...] = (),
         activation: str = "relu",
         trunk: Any = None,
@@ -77,6 +72,7 @@ class MixedEstimator(Predictions):
         verbose: bool = False,
     ) -> None:
         self.group = group
+        self.formula = formula
         self.hidden = hidden
         self.activation = activation
         self.trunk = trunk
@@ -106,7 +102,10 @@ class MixedEstimator(Predictions):
     ) -> Self:
         begun = time.perf_counter()
         self.n_features_in_ = table.values.shape[1] + (self.group is not None)
-        if table.named:
+        if self.formula is not None:
+            self.feature_names_in_ = np.array(self.formula_.variables, dtype=object)
+            self.n_features_in_ = len(self.feature_names_in_)
+        elif table.named:
             self.feature_names_in_ = np.array(list(X.columns), dtype=object)
         elif hasattr(self, "feature_names_in_"):  # of an earlier fit
             del self.feature_names_in_
@@ -121,22 +120,26 @@ class MixedEstimator(Predictions):
         trunk = choose_trunk(x.shape[1], self.hidden, self.activation, self.trunk)
         if deep:
             features = ("intercept", *(f"h{j}" for j in range(1, trunk.num_features)))
-        random = random_columns(self.random, features, grouped=self.group is not None, deep=deep)
+        known_coef = () if self.formula is None else self.formula_.known_coef
+        check_known_coef(known_coef, self.method, deep)
+        chosen = self.random if self.formula is None or deep else self.formula_.random
+        random = random_columns(chosen, features, grouped=self.group is not None, deep=deep)
+        num_fixed = x.shape[1] - len(known_coef)
         if not deep:
-            warn_about_design(x, features, codes, random)
+            warn_about_design(x[:, :num_fixed], features[:num_fixed], codes, random)
         self._inputs = table.names
         self.input_quantiles_ = pd.DataFrame(
             np.quantile(table.values, INPUT_QUANTILES, axis=0),
             index=pd.Index(INPUT_QUANTILES, name="quantile"),
             columns=list(table.names),
         )
+        response.check(y if weight is None else y[weight > 0])
         scaling = Scaling.none(x.shape[1])
         if self.standardize:
-            measured = y if response.conjugate else None
+            measured = response.typical(y - x[:, num_fixed:] @ known_coef)
             scaling = choose_scaling(
                 x, measured, weight, random, priors, fit_intercept=self.fit_intercept, deep=deep
-            )
-        response.check(y if weight is None else y[weight > 0])
+            ).in_units_of_response(np.flatnonzero((*np.zeros(num_fixed), *known_coef)))
         rows = Rows.from_arrays(
             scaling.apply(x),
             scaling.apply_response(y),
@@ -147,16 +150,20 @@ class MixedEstimator(Predictions):
         if self.method != "auto" and counts is not None:
             raise DataError("counts need method='auto': other methods go row by row.")
         published = self.method in PUBLISHED
-        # Gibbs draws row by row; its many cheap steps suit a network's.
+        # Gibbs draws every observation's own number; its many cheap steps suit a network's.
         sweeps = PUBLISHED_SWEEPS if published else DEEP_SWEEPS
         own_network = deep and self.method == "auto"
         gibbs = not response.conjugate and counts is None and (published or own_network)
-        model = MixedModel(trunk, response, priors, random, sweeps if gibbs else None)
-        by_row = self.method != "auto" or gibbs or self.latents == "sample"
+        model = MixedModel(
+            trunk, response, priors, random, sweeps if gibbs else None, known_coef=known_coef
+        )
+        by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling, deep)
         data = rows if by_row else prepare(model, rows)
         inference = self._infer(model, data, deep, held_out=held_out)
-        names = Named(features, tuple(features[j] for j in random), self.groups_)
+        effects = tuple(features[j] for j in random)
+        fixed = features[: len(features) - len(known_coef)]
+        names = Named(fixed, effects, self.groups_)
         self.posterior_ = MixedPosterior(inference, scaling, names)
         self._publish(inference, time.perf_counter() - begun)
         return self
@@ -257,8 +264,9 @@ class MixedEstimator(Predictions):
     def posterior_draws(self, draws: int = 2000, seed: int = 0) -> dict[str, np.ndarray]:
         """Joint posterior draws on the scale of the data.
 
-        Returns ``coef`` (S, q), intercept first; ``noise_var`` (S,); ``effects_cov`` (S, r, r);
-        ``effects`` (S, K, r), groups in the order of ``groups_``.
+        Returns ``coef`` (S, q), intercept first; ``effects_cov`` (S, r, r); ``effects`` (S, K, r),
+        groups in the order of ``groups_``; and (S,) each, ``noise_var`` of a Gaussian response or
+        ``noise_scale`` and ``degrees`` of a Student-t.
         """
         check_is_fitted(self, "posterior_")
         check_counts(optional=False, draws=draws)
@@ -278,22 +286,3 @@ class MixedEstimator(Predictions):
         """Write the fitted estimator to a file for ``nghvi.load``."""
         check_is_fitted(self, "posterior_")
         save(self, path)
-
-    def to_arviz(self, draws: int = 1000, seed: int = 0) -> Any:
-        """The posterior as a labelled DataTree for ArviZ."""
-        check_is_fitted(self, "posterior_")
-        from nghvi.posterior.arviz import to_datatree
-
-        return to_datatree(self.posterior_, draws, seed)
-
-    def _read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
-        group: Column | None = self.group
-        table = read_table(X, group)
-        if y is None:
-            raise DataError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None."
-            )
-        response = read_response(y, len(table.values))
-        if len(response) == 1:
-            raise DataError("X has one row (n_samples=1): a fit needs more.")
-        return table, response

@@ -1,5 +1,6 @@
 """From an estimator's settings to the parts of a model; every complaint names the setting."""
 
+import dataclasses
 import numbers
 from typing import Any
 
@@ -39,6 +40,23 @@ def check_stops(method: str) -> None:
     if method not in STOPPED_BY_VALIDATION:
         known = ", ".join(map(repr, STOPPED_BY_VALIDATION))
         raise DataError(f"validation with method={method!r}: only {known} stop by held-out rows.")
+
+
+def check_known_coef(known_coef: tuple[float, ...], method: str, deep: bool) -> None:
+    """Offsets and columns with effects only need a linear model and a method of ours."""
+    if not known_coef:
+        return
+    if deep:
+        raise DataError(
+            "the formula has an offset, or effects of columns that are not its fixed part: with "
+            "hidden layers write '(1 | group)' for an intercept by group or '(. | group)' for "
+            "effects of every feature of the network, and no offset."
+        )
+    if method in BASELINES:
+        raise DataError(
+            f"method={method!r} knows no offset and no effects of columns that are not in the "
+            "fixed part: add these columns to it, or use method='auto'."
+        )
 
 
 def is_deep(hidden: Any, trunk: Any) -> bool:
@@ -87,7 +105,7 @@ def choose_priors(priors: Any, covariance: str) -> Priors:
         raise DataError(
             f"covariance='diagonal' with {effects}: use InverseGamma or HalfT as the prior."
         )
-    return Priors(priors.coef_sd, priors.noise, effects, priors.weight_sd)
+    return dataclasses.replace(priors, effects=effects)
 
 
 def choose_response(name: str, default: str, *, binary: bool, owner: str, other: str) -> Response:

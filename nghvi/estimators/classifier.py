@@ -28,6 +28,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
         response = choose_response(
             self.response, "probit", binary=True, owner="MixedClassifier", other="MixedRegressor"
         )
+        self._learn_formula(X)
         table, y = self._read(X, y)
         self.classes_ = np.unique(y)
         if len(self.classes_) != 2:

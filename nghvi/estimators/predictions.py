@@ -13,6 +13,7 @@ from nghvi.data.frame import DataError, Table, encode_groups, read_response, rea
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts
 from nghvi.estimators.design import add_intercept
+from nghvi.formula import Design, learn
 from nghvi.models.mixed import prepare
 from nghvi.networks import Identity
 from nghvi.posterior import predictive
@@ -27,6 +28,8 @@ class Predictions(BaseEstimator, abc.ABC):
 
     posterior_: MixedPosterior
     group: Any
+    formula: str | None
+    formula_: Design
     fit_intercept: bool
     groups_: np.ndarray
 
@@ -40,8 +43,7 @@ class Predictions(BaseEstimator, abc.ABC):
         """
         request = self._request(X, which, draws, seed)
         drawn = predictive.sample(self.posterior_, request)
-        scaling = self.posterior_.scaling
-        return scaling.y_centre + scaling.y_scale * drawn
+        return self.posterior_.scaling.raw_response(drawn)
 
     def log_score(
         self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
@@ -54,10 +56,8 @@ class Predictions(BaseEstimator, abc.ABC):
     ) -> np.ndarray:
         """Log predictive density of each response."""
         request = self._request(X, which, draws, seed)
-        values = self._response_values(read_response(y, len(request.x)))
-        scaling = self.posterior_.scaling
-        found = predictive.predict(self.posterior_, request, scaling.apply_response(values))
-        return found.log_density - np.log(scaling.y_scale)
+        found = predictive.predict(self.posterior_, request, self._scaled_response(y, request))
+        return found.log_density - np.log(self.posterior_.scaling.y_scale)
 
     def add_groups(self, X: Any, y: Any) -> Self:
         """A copy that also knows the groups in X, conditioned on their rows; nothing is refitted.
@@ -107,10 +107,14 @@ class Predictions(BaseEstimator, abc.ABC):
         codes[new] = num_known + np.unique(labels[new], return_inverse=True)[1]
         return predictive.Request(x, codes, which != "zero", int(draws), int(seed))
 
+    def _scaled_response(self, y: Any, request: predictive.Request) -> np.ndarray:
+        values = self._response_values(read_response(y, len(request.x)))
+        return self.posterior_.scaling.apply_response(values)
+
     def _scaled(self, X: Any) -> tuple[Table, np.ndarray]:
         """The table of new data, checked against the fit's, and its scaled columns."""
         check_is_fitted(self, "posterior_")
-        table = read_table(X, self.group)
+        table = self._table(X)
         expected = self._inputs
         if hasattr(self, "feature_names_in_") and table.named:
             table = tables.align(table, expected)
@@ -122,6 +126,25 @@ class Predictions(BaseEstimator, abc.ABC):
         linear = isinstance(self.posterior_.model.trunk, Identity)
         x, _ = add_intercept(table, self.fit_intercept and linear)
         return table, self.posterior_.scaling.apply(x)
+
+    def _learn_formula(self, X: Any) -> None:
+        if self.formula is not None:
+            self.formula_ = learn(self.formula, X)
+
+    def _table(self, X: Any) -> Table:
+        return read_table(X, self.group) if self.formula is None else self.formula_.table(X)
+
+    def _read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
+        """Training or validation data, checked."""
+        table = self._table(X)
+        if y is None:
+            raise DataError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        response = read_response(y, len(table.values))
+        if len(response) == 1:
+            raise DataError("X has one row (n_samples=1): a fit needs more.")
+        return table, response
 
     @abc.abstractmethod
     def _response_values(self, y: np.ndarray) -> np.ndarray:

@@ -1,15 +1,17 @@
 """A progress bar for fits, updated once a chunk."""
 
+import time
 from types import TracebackType
 
 import numpy as np
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from nghvi._core.hybrid import Info
 
 
 class FitProgress:
-    """One line a stage: steps done, noisy ELBO, time."""
+    """One line a stage on stderr: steps done, noisy ELBO (as fitted), steps per second, time."""
 
     def __init__(self) -> None:
         self._bar = Progress(
@@ -18,8 +20,10 @@ class FitProgress:
             TextColumn("{task.completed:>5}/{task.total} steps"),
             TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
+            console=Console(stderr=True),
         )
         self._tasks: dict[str, TaskID] = {}
+        self._first: dict[str, tuple[int, float]] = {}
 
     def __enter__(self) -> "FitProgress":
         self._bar.start()
@@ -38,7 +42,14 @@ class FitProgress:
 
     def __call__(self, stage: str, step: int, num_steps: int, trace: Info) -> None:
         """Show where a stage is."""
+        now = time.perf_counter()
         if stage not in self._tasks:
             self._tasks[stage] = self._bar.add_task(stage, total=num_steps, state="")
+            # What came before the first report was compiled, or run before an interruption.
+            self._first[stage] = (step, now)
         recent = np.asarray(trace.log_target[-10:]) - np.asarray(trace.log_q[-10:])
-        self._bar.update(self._tasks[stage], completed=step, state=f"objective {recent.mean():.2f}")
+        state = f"noisy ELBO {recent.mean():.2f}"
+        first_step, first_time = self._first[stage]
+        if step > first_step:
+            state += f", {(step - first_step) / (now - first_time):.0f} steps/s"
+        self._bar.update(self._tasks[stage], completed=step, state=state)

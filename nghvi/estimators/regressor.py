@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from nghvi.data.frame import DataError, read_response
+from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.choices import choose_response
 from nghvi.estimators.predictions import DRAWS
@@ -19,6 +19,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     Parameters
     ----------
     group : column name (or index, for arrays) of the grouping factor; None for no effects.
+    formula : a model formula that makes the columns from a raw data frame; :func:`nghvi.mixed`
+        sets it together with what else the formula says.
     hidden : widths of hidden layers; () is a linear mixed model.
     activation : "relu", "tanh" or "silu".
     trunk : a network of your own instead of ``hidden``: a nghvi.networks.Trunk, an equinox module
@@ -63,6 +65,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
             owner="MixedRegressor",
             other="MixedClassifier",
         )
+        self._learn_formula(X)
         table, y = self._read(X, y)
         return self._fit(X, self._response_values(y), table, response, counts, validation)
 
@@ -81,7 +84,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         """
         found = self._predicted(X, which, draws, seed)
         scaling = self.posterior_.scaling
-        mean = scaling.y_centre + scaling.y_scale * found.mean
+        mean = scaling.raw_response(found.mean)
         return (mean, scaling.y_scale * found.sd) if return_std else mean
 
     def predict_interval(
@@ -93,10 +96,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         request = self._request(X, which, draws, seed)
         lower, upper = predictive.interval(self.posterior_, request, level)
         scaling = self.posterior_.scaling
-        return (
-            scaling.y_centre + scaling.y_scale * lower,
-            scaling.y_centre + scaling.y_scale * upper,
-        )
+        return scaling.raw_response(lower), scaling.raw_response(upper)
 
     def pit(
         self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
@@ -106,10 +106,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         A central interval of level p holds y where the distance from 0.5 is below p / 2.
         """
         request = self._request(X, which, draws, seed)
-        values = self._response_values(read_response(y, len(request.x)))
-        return predictive.pit(
-            self.posterior_, request, self.posterior_.scaling.apply_response(values)
-        )
+        return predictive.cdf(self.posterior_, request, self._scaled_response(y, request))
 
     def _response_values(self, y: np.ndarray) -> np.ndarray:
         if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):

@@ -5,8 +5,12 @@ import pandas as pd
 
 from nghvi.data.frame import DataError, Table
 from nghvi.infer import Inference
+from nghvi.networks import Identity
 from nghvi.posterior.mixed import MixedPosterior
+from nghvi.recipes.importance import RELIABLE
 
+GOOD = 0.5
+"""Pareto shape up to which importance weights have a finite variance."""
 QUANTILES = {"q5": 0.05, "q50": 0.50, "q95": 0.95}
 
 
@@ -26,11 +30,33 @@ def verdict_sentence(inference: Inference, *, smooth: bool, dead: bool) -> str:
             "Draws are corrected by importance weights towards the exact posterior "
             f"({inference.pool.effective:.0f} effective)."
         )
-    elif np.isfinite(inference.k_hat) and inference.k_hat > 0.7 and smooth:
+    elif np.isfinite(inference.k_hat) and inference.k_hat > RELIABLE and smooth:
         parts.append(
             f"The Gaussian family misses part of the posterior (k-hat {inference.k_hat:.2f})."
         )
     return " ".join(parts)
+
+
+def k_hat_sentence(posterior: MixedPosterior) -> str:
+    """What k-hat of the Gaussian family says, and what was done about it."""
+    k_hat = posterior.inference.k_hat
+    if np.isnan(k_hat):
+        return "k-hat was not computed: the density of the parameters is not known exactly."
+    if k_hat <= GOOD:
+        found = "the Gaussian family describes the posterior well"
+    elif k_hat <= RELIABLE:
+        found = "the Gaussian family misses details of the posterior, means and sds are close"
+    else:
+        found = "the Gaussian family misses part of the posterior"
+    if posterior.inference.pool.corrected:
+        remedy = "; draws are corrected by importance weights, so results do not depend on it"
+    elif k_hat <= RELIABLE:
+        remedy = ""
+    elif not isinstance(posterior.model.trunk, Identity):
+        remedy = "; with the many modes of a network that is always so: judge it by its predictions"
+    else:
+        remedy = "; treat sds and tails with care, and compare with a simpler model"
+    return f"k-hat is {k_hat:.2f}: {found}{remedy}."
 
 
 def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:
@@ -63,8 +89,7 @@ def named_scalars(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.
     """Every reported parameter at each row of theta."""
     at = posterior.globals_at(theta)
     out = {name: at["coef"][:, j] for j, name in enumerate(posterior.names.features)}
-    if posterior.model.response.conjugate:
-        out["noise_var"] = at["noise_var"]
+    out |= {name: values for name, values in at.items() if name not in ("coef", "effects_cov")}
     effects, cov = posterior.names.effects, at["effects_cov"]
     for i, name in enumerate(effects):
         out[f"effects_sd[{name}]"] = np.sqrt(cov[:, i, i])

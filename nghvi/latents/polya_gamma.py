@@ -18,9 +18,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import zeta
 
-from nghvi._linalg import small
 from nghvi._typing import Key
-from nghvi.latents.rows import RowProblem, draw_gaussian
+from nghvi.latents.rows import RowProblem, draw_given_precision
 
 TERMS = 5
 SERIES_LENGTH = 10
@@ -76,14 +75,11 @@ def sample(
     key: Key, problem: RowProblem, effects: Float[Array, "r k"], sweeps: int
 ) -> Float[Array, "r k"]:
     """``sweeps`` passes from these whitened effects."""
-    data, design = problem.data, problem.design
-    prior_precision = jnp.eye(design.shape[1])[:, :, None]
 
     def sweep(i: Array, effects: Array) -> Array:
         key_omega, key_effects = jax.random.split(jax.random.fold_in(key, i))
         omega = sample_polya_gamma(key_omega, problem.predictor(effects))
-        precision = prior_precision + data.gram(design * jnp.sqrt(omega)[:, None])
-        cross = data.sum(design * (data.y - 0.5 - omega * problem.offset)[:, None]).T
-        return draw_gaussian(key_effects, small.cholesky(precision), cross)
+        right = problem.data.y - 0.5 - omega * problem.offset
+        return draw_given_precision(key_effects, problem, omega, right)
 
     return jax.lax.fori_loop(0, sweeps, sweep, effects)

@@ -54,8 +54,7 @@ class RowProblem(NamedTuple):
         """Gradient and negative Hessian of :meth:`log_prob` in each group's effects."""
         first, second = self.response.slopes(self.data.y, self.predictor(effects), self.dispersion)
         gradient = self.data.sum(self.design * first[:, None]).T - effects
-        outer = self.design[:, :, None] * self.design[:, None, :]
-        curvature = jnp.moveaxis(self.data.sum(-second[:, None, None] * outer), 0, -1)
+        curvature = self.data.gram(self.design, -second)
         return gradient, jnp.eye(effects.shape[0])[:, :, None] + curvature
 
 
@@ -90,7 +89,22 @@ def draw_gaussian(
     return small.solve_lower(precision_root, forward + noise, transpose=True)
 
 
-def conditional_mode(problem: RowProblem) -> Float[Array, "r k"]:
+def draw_given_precision(
+    key: Key,
+    problem: RowProblem,
+    precision: Float[Array, " n"],
+    right: Float[Array, " n"],
+) -> Float[Array, "r k"]:
+    """A draw of N(Q^-1 b, Q^-1), Q_k = I + Z_k' diag(precision) Z_k and b_k = Z_k' right."""
+    data, design = problem.data, problem.design
+    information = data.gram(design, precision)
+    root = small.cholesky(jnp.eye(design.shape[1])[:, :, None] + information)
+    return draw_gaussian(key, root, data.sum(design * right[:, None]).T)
+
+
+def conditional_mode(
+    problem: RowProblem, tolerance: float = NEWTON_TOLERANCE
+) -> Float[Array, "r k"]:
     """Mode of p(u_k | theta, y_k) for every group; not differentiated through.
 
     Newton steps until none is longer than the tolerance; the next one would square the error.
@@ -100,7 +114,7 @@ def conditional_mode(problem: RowProblem) -> Float[Array, "r k"]:
 
     def unfinished(carry: tuple[Array, Array, Array]) -> Array:
         _, change, steps = carry
-        return (change > NEWTON_TOLERANCE) & (steps < MOST_NEWTON_STEPS)
+        return (change > tolerance) & (steps < MOST_NEWTON_STEPS)
 
     def move(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         effects, _, steps = carry

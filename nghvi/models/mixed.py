@@ -56,7 +56,9 @@ class MixedModel(MarginalModel):
 
     ``random``: indices of the features with group-specific coefficients. Where their
     conditional is not known exactly, effects are drawn by independence Metropolis, or, with
-    ``gibbs`` (probit only, the published way), by that many Gibbs sweeps from the last draw.
+    ``gibbs`` (the published way), by that many Gibbs sweeps from the last draw.
+    ``known_coef``: coefficients of the last features that are not parameters: 0 of a feature that
+    has effects only, 1 of an offset.
     """
 
     trunk: Trunk
@@ -65,6 +67,7 @@ class MixedModel(MarginalModel):
     random: tuple[int, ...] = eqx.field(static=True)
     gibbs: int | None = eqx.field(static=True, default=None)
     num_nodes: int | None = eqx.field(static=True, default=None)
+    known_coef: tuple[float, ...] = eqx.field(static=True, default=())
 
     @property
     def num_effects(self) -> int:
@@ -111,9 +114,9 @@ class MixedModel(MarginalModel):
 
     def init_params(self, key: Key, data: GroupedData) -> MixedParams:
         weights = self.trunk.init_weights(key)
-        r, q = self.num_effects, self.trunk.num_features
+        r, q = self.num_effects, self.trunk.num_features - len(self.known_coef)
         if isinstance(data, LinearStatistics):
-            coef = data.centre
+            coef = data.centre[:q]
             # A perfect fit (fewer rows than columns) would start at a noise variance of zero.
             floor = 0.01 * data.variance + 1e-300
             dispersion = jnp.log(jnp.maximum(data.square_total / data.num_rows, floor))[None]
@@ -150,6 +153,10 @@ class MixedModel(MarginalModel):
         """h(x)."""
         return self.trunk(params.weights, x)
 
+    def all_coef(self, params: MixedParams) -> Float[Array, " q"]:
+        """beta with the known coefficients."""
+        return jnp.concatenate([params.coef, jnp.array(self.known_coef)])
+
     def design(self, features: Float[Array, "n q"]) -> Float[Array, "n r"]:
         """The features with random coefficients."""
         return select(features, self.random)
@@ -161,20 +168,16 @@ class MixedModel(MarginalModel):
             self.response,
             params.dispersion,
             data,
-            h @ params.coef,
+            h @ self.all_coef(params),
             self.design(h),
             self.precision_factor(params),
         )
 
     def conditional(self, params: MixedParams, data: GroupedData) -> conjugate.Conditional:
         """Exact conditional of the effects under a Gaussian response."""
-        moments = self._moments(params, data)
-        return conjugate.condition(
-            moments.gram,
-            moments.cross,
-            jnp.exp(params.dispersion[0]),
-            self.precision_factor(params),
-        )
+        moments, lower = self._moments(params, data), self.precision_factor(params)
+        noise_var = jnp.exp(params.dispersion[0])
+        return conjugate.condition(moments.gram, moments.cross, noise_var, lower)
 
     def log_marginal(self, params: MixedParams, data: GroupedData) -> Scalar:
         if self.response.conjugate:
@@ -182,7 +185,7 @@ class MixedModel(MarginalModel):
             lower = self.precision_factor(params)
             fit = conjugate.log_marginal(moments, jnp.exp(params.dispersion[0]), lower)
         elif self.num_effects == 0:
-            eta = data.features(lambda x: self.features(params, x)) @ params.coef
+            eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)
             fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
         else:
             fit = quadrature.log_marginal(self.row_problem(params, data), self.nodes)
@@ -190,7 +193,7 @@ class MixedModel(MarginalModel):
 
     def log_joint(self, params: MixedParams, latents: Float[Array, "k r"], data: Rows) -> Scalar:
         h = data.features(lambda x: self.features(params, x))
-        eta = h @ params.coef + jnp.sum(self.design(h) * data.expand(latents), axis=1)
+        eta = h @ self.all_coef(params) + jnp.sum(self.design(h) * data.expand(latents), axis=1)
         fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
         lower = self.precision_factor(params)
         log_det = jnp.sum(jnp.log(jnp.diagonal(lower)))
@@ -285,11 +288,11 @@ class MixedModel(MarginalModel):
         return conjugate.colour(mean, lower), jnp.einsum("ai,abk,bj->ijk", inverse, cov, inverse)
 
     def _moments(self, params: MixedParams, data: GroupedData) -> Moments:
-        return data.moments(lambda x: self.features(params, x), params.coef, self.random)
+        return data.moments(lambda x: self.features(params, x), self.all_coef(params), self.random)
 
 
 def prepare(model: MixedModel, rows: Rows) -> Grouped:
     """The smallest form of the data that serves the model exactly."""
     if model.response.conjugate and isinstance(model.trunk, Identity):
         return LinearStatistics.from_rows(rows, model.random)
-    return collapse(rows, sums_suffice=model.response.conjugate)
+    return collapse(rows, sums_suffice=model.response.conjugate, merge=model.gibbs is None)

@@ -2,42 +2,55 @@
 
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from nghvi._core.evaluate import log_targets
+from nghvi._core.variational import Variational
+from nghvi.infer import SIDE_BY_SIDE
 from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.pointwise import Observed, by_rows, log_likelihood, replicate
+
+DIMS = {
+    "coef": ["feature"],
+    "effects_cov": ["effect", "effect_other"],
+    "effects": ["group", "effect"],
+    "y": ["row"],
+}
 
 
-def to_datatree(posterior: MixedPosterior, draws: int, seed: int) -> Any:
-    """Groups ``posterior`` and ``sample_stats``; one chain, dimensions named after the data."""
+def to_datatree(
+    posterior: MixedPosterior, draws: int, seed: int, observed: Observed | None = None
+) -> Any:
+    """One chain of equally weighted draws, dimensions named after the data.
+
+    Groups ``posterior`` and ``sample_stats``; with rows also ``posterior_predictive``,
+    ``log_likelihood`` and ``observed_data``, all of the same joint draws.
+    """
     from arviz_base import from_dict
 
-    drawn = posterior.draws(draws, seed)
+    theta, effects = posterior.joint(draws, seed)
+    values = posterior.at(theta, effects)
     names = posterior.names
-    values = {
-        "coef": drawn["coef"],
-        "noise_var": drawn["noise_var"],
-        "effects_cov": drawn["effects_cov"],
-        "effects": drawn["effects"],
-    }
-    dims = {
-        "coef": ["feature"],
-        "effects_cov": ["effect", "effect_other"],
-        "effects": ["group", "effect"],
-    }
     if not names.effects:
         values = {k: v for k, v in values.items() if not k.startswith("effects")}
-    if not posterior.model.response.conjugate:
-        values.pop("noise_var")
-    tree = from_dict(
-        {"posterior": {k: np.asarray(v)[None] for k, v in values.items()}},
-        coords={
-            "feature": list(names.features),
-            "effect": list(names.effects),
-            "effect_other": list(names.effects),
-            "group": list(names.groups),
-        },
-        dims={k: v for k, v in dims.items() if k in values},
-    )
+    groups = {"posterior": values, "sample_stats": _statistics(posterior, theta)}
+    if observed is not None:
+        groups |= _rows(posterior, theta, effects, observed, seed)
+    content = {name: {k: v[None] for k, v in group.items()} for name, group in groups.items()}
+    coords = {
+        "feature": list(names.features),
+        "effect": list(names.effects),
+        "effect_other": list(names.effects),
+        "group": list(names.groups),
+    }
+    if observed is not None:
+        content["observed_data"] = {"y": posterior.scaling.raw_response(observed.y)}
+        coords["row"] = list(range(len(observed.y)))
+    tree = from_dict(content, coords=coords, dims=DIMS)
     inference = posterior.inference
     tree["posterior"].attrs.update(
         inference_library="nghvi",
@@ -45,5 +58,39 @@ def to_datatree(posterior: MixedPosterior, draws: int, seed: int) -> Any:
         k_hat=inference.k_hat,
         converged=str(inference.converged),
         verdict=inference.verdict.sentence,
+        corrected=str(inference.pool.corrected),
     )
     return tree
+
+
+def _statistics(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.ndarray]:
+    """log p(y, theta) on the fitted scale, where it is cheap and exact; log q(theta)."""
+    model, data = posterior.model, posterior.data
+    found = {"log_q": np.asarray(_log_density(posterior.inference.q, jnp.asarray(theta)))}
+    if model.marginal_is_exact and model.integration_is_cheap:
+        batch = max(1, SIDE_BY_SIDE // max(model.evaluation_size(data), 1))
+        found["lp"] = log_targets(model, data, theta, batch)
+    return found
+
+
+@eqx.filter_jit
+def _log_density(q: Variational, theta: Array) -> Array:
+    return jax.vmap(q.log_density)(theta)
+
+
+def _rows(
+    posterior: MixedPosterior,
+    theta: np.ndarray,
+    effects: np.ndarray,
+    observed: Observed,
+    seed: int,
+) -> dict[str, dict[str, np.ndarray]]:
+    def all_rows(value: Any) -> np.ndarray:
+        pieces = by_rows(posterior, value, theta, effects, observed, seed)
+        return np.concatenate(list(pieces), axis=1)
+
+    scaling = posterior.scaling
+    return {
+        "posterior_predictive": {"y": scaling.raw_response(all_rows(replicate))},
+        "log_likelihood": {"y": all_rows(log_likelihood) - np.log(scaling.y_scale)},
+    }

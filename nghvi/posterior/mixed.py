@@ -76,31 +76,37 @@ class MixedPosterior(NamedTuple):
         return bool(np.ptp(features, axis=0).max() < 1e-12)
 
     def globals_at(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """coef, noise_var and effects_cov at each row of theta, raw scale."""
+        """coef, effects_cov and what the response reports at each row of theta, raw scale."""
         params: MixedParams = unravel_draws(self.model, self.data, theta)
         coef_map, effects_map = self.maps()
         coef = np.asarray(params.coef) @ coef_map.T
         coef[:, 0] += self.scaling.y_centre  # 0 unless the first feature is the intercept
-        out = {"coef": coef}
-        if self.model.response.conjugate:
-            out["noise_var"] = np.exp(np.asarray(params.dispersion[:, 0])) * self.scaling.y_scale**2
-        else:
-            out["noise_var"] = np.ones(len(theta))
         lower = np.asarray(_precision_factors(self.model, params))
         root = effects_map @ np.linalg.inv(lower).transpose(0, 2, 1)
-        out["effects_cov"] = root @ root.transpose(0, 2, 1)
-        return out
+        reported = self.model.response.reported(params.dispersion, self.scaling.y_scale)
+        return {
+            "coef": coef,
+            **{name: np.asarray(values) for name, values in reported.items()},
+            "effects_cov": root @ root.transpose(0, 2, 1),
+        }
 
-    def draws(self, number: int, seed: int) -> dict[str, np.ndarray]:
-        """Joint draws of globals and effects."""
+    def joint(self, number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Joint draws of theta, (S, m), and the effects, (S, K, r), on the fitted scale."""
         theta = self.inference.pool.resample(number, np.random.default_rng(seed))
         keys = jax.random.split(jax.random.key(seed), (len(self.parts), number))
         effects = [
             np.asarray(_draw_effects(self.model, part, key, jnp.asarray(theta)))
             for part, key in zip(self.parts, keys, strict=True)
         ]
-        joined = np.concatenate(effects, axis=1) @ self.maps()[1].T
-        return {**self.globals_at(theta), "effects": joined}
+        return theta, np.concatenate(effects, axis=1)
+
+    def at(self, theta: np.ndarray, effects: np.ndarray) -> dict[str, np.ndarray]:
+        """Globals and effects of joint draws on the raw scale."""
+        return {**self.globals_at(theta), "effects": effects @ self.maps()[1].T}
+
+    def draws(self, number: int, seed: int) -> dict[str, np.ndarray]:
+        """Joint draws of globals and effects, raw scale."""
+        return self.at(*self.joint(number, seed))
 
     def effect_moments(self, most: int = 2000) -> tuple[np.ndarray, np.ndarray]:
         """Posterior mean and sd of every effect, (K, r) each, on the raw scale.
@@ -120,9 +126,8 @@ class MixedPosterior(NamedTuple):
         return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
 
     def _affordable(self) -> int:
-        return max(
-            200, int(4e8 // (len(self.names.groups) * max(self.model.num_effects, 1) ** 2 + 1))
-        )
+        size = sum(self.model.evaluation_size(part) for part in self.parts)
+        return max(100, int(4e8 // (size + 1)))
 
 
 @eqx.filter_jit

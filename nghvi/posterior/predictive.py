@@ -30,7 +30,7 @@ ROWS_AT_ONCE = 20_000
 """Rows whose groups' covariances are looked up together; bounds memory."""
 NUMBERS_AT_ONCE = 4e7
 BISECTIONS = 26
-"""From 40 sds to less than a millionth of one."""
+"""From ten sds, the reach of a tail of 5 % either way, to less than a millionth of one."""
 
 
 class Predicted(NamedTuple):
@@ -51,8 +51,8 @@ def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = 
     return Predicted(mean[index], sd[index], log_density[:n])
 
 
-def pit(posterior: MixedPosterior, request: Request, y: np.ndarray) -> np.ndarray:
-    """Predictive probability of a response up to y, row by row."""
+def cdf(posterior: MixedPosterior, request: Request, y: np.ndarray) -> Float[np.ndarray, " n"]:
+    """P(Y <= y) of every row's predictive distribution."""
     inputs, _, which = inputs_once(posterior, request)
     observed = jnp.asarray(filled(y, len(which)))
     return np.asarray(_below(inputs, which, observed, request.effects))[: len(y)]
@@ -141,10 +141,16 @@ def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l 
         lambda draw: _predictor(inputs, draw, effects), inputs.draws
     )
     mean, spread = jax.vmap(response.moments)(location, variance, dispersion)
-    reach = 20 * jnp.sqrt(jnp.max(spread, axis=0))
-    ends = jnp.min(mean, axis=0) - reach, jnp.max(mean, axis=0) + reach
+    sd, first, last = (
+        jnp.sqrt(jnp.max(spread, axis=0)),
+        jnp.min(mean, axis=0),
+        jnp.max(mean, axis=0),
+    )
 
     def find(level: Array) -> Array:
+        # Cantelli's inequality: no distribution has its quantile farther out.
+        ends = first - sd * jnp.sqrt(1 / level - 1), last + sd * jnp.sqrt(level / (1 - level))
+
         def halve(i: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             middle = 0.5 * (ends[0] + ends[1])
             each = jax.vmap(lambda *part: response.cdf(middle, *part))
@@ -166,7 +172,7 @@ def _draw(inputs: Inputs, effects: bool, num_new: int, noise: bool) -> Float[Arr
         params = params_at(model, inputs.parts[0], draw[1])
         key_effects, key_new, key_noise = jax.random.split(draw[0], 3)
         h = model.features(params, inputs.x)
-        eta = h @ params.coef
+        eta = h @ model.all_coef(params)
         if effects and model.num_effects:
             new = _population(model, params, key_new, num_new)
             table = jnp.concatenate([_drawn(model, inputs.parts, key_effects, params), new])
@@ -186,7 +192,7 @@ def _predictor(
     key, theta, standard = draw
     params: MixedParams = params_at(model, parts[0], theta)
     h = model.features(params, inputs.x)
-    fixed, design = h @ params.coef, model.design(h)
+    fixed, design = h @ model.all_coef(params), model.design(h)
     if not effects or model.num_effects == 0:
         return fixed, jnp.zeros_like(fixed), params.dispersion
     white = whiten_design(design, model.precision_factor(params))
@@ -203,7 +209,12 @@ def _predictor(
         variance = jax.lax.map(variance_of, (design, position), batch_size=ROWS_AT_ONCE)
         location = fixed + jnp.where(known, jnp.sum(design * mean[position], axis=1), 0.0)
         return location, jnp.where(known, variance, population), params.dispersion
-    drawn = _drawn(model, parts, key, params)
+    # Drawing is dear, and predictions for the population need none.
+    drawn = jax.lax.cond(
+        jnp.any(known),
+        lambda: _drawn(model, parts, key, params),
+        lambda: jnp.zeros((num_known, model.num_effects)),
+    )
     # One direction suffices: an unseen group's predictor has variance z' Omega z. It is the same
     # in all rows, so that a row's prediction does not depend on the others.
     new = jnp.sqrt(population) * standard

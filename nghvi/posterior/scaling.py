@@ -41,6 +41,14 @@ class Scaling(NamedTuple):
         y_centre = float(np.average(y, weights=weight)) if centre_y else 0.0
         return Scaling(centre, scale, y_centre, float(_root_mean_square(y - y_centre, weight)))
 
+    def in_units_of_response(self, columns: np.ndarray) -> "Scaling":
+        """The same, but columns with a known coefficient are scaled as the response is."""
+        if not len(columns):
+            return self
+        centre, scale = self.centre.copy(), self.scale.copy()
+        centre[columns], scale[columns] = 0.0, self.y_scale
+        return self._replace(centre=centre, scale=scale)
+
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Scaled columns."""
         return (x - self.centre) / self.scale
@@ -48,6 +56,10 @@ class Scaling(NamedTuple):
     def apply_response(self, y: np.ndarray) -> np.ndarray:
         """Scaled response."""
         return (y - self.y_centre) / self.y_scale
+
+    def raw_response(self, y: np.ndarray) -> np.ndarray:
+        """The way back from a scaled response."""
+        return self.y_centre + self.y_scale * y
 
     def back(self, columns: tuple[int, ...]) -> np.ndarray:
         """T for these columns; the first of all is the intercept wherever anything is centred."""

@@ -4,9 +4,11 @@ from nghvi._core.response import Response as Response
 from nghvi.responses.gaussian import Gaussian as Gaussian
 from nghvi.responses.logit import Logit as Logit
 from nghvi.responses.probit import Probit as Probit
+from nghvi.responses.student_t import StudentT as StudentT
 
 RESPONSES: dict[str, type[Response]] = {
     "gaussian": Gaussian,
+    "student-t": StudentT,
     "probit": Probit,
     "logit": Logit,
 }

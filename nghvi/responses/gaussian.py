@@ -4,30 +4,21 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from nghvi._core.response import Response, ResponseError
 from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
+from nghvi.responses._continuous import Continuous
 
 
-class Gaussian(Response):
+class Gaussian(Continuous):
     """Normal observations with one unknown noise variance."""
 
     name: ClassVar[str] = "gaussian"
     num_dispersion: ClassVar[int] = 1
     dispersion_names: ClassVar[tuple[str, ...]] = ("log_noise_var",)
     conjugate: ClassVar[bool] = True
-
-    def check(self, y: np.ndarray) -> None:
-        if not np.isfinite(y).all():
-            raise ResponseError("a continuous response takes finite numbers only.")
-        if np.ptp(y) == 0:
-            raise ResponseError(
-                f"the response is constant (every value is {y[0]:g}): there is nothing to explain."
-            )
 
     def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
         return priors.noise.log_density(dispersion)
@@ -57,3 +48,6 @@ class Gaussian(Response):
 
     def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
         return ndtr((y - location) / jnp.sqrt(variance + jnp.exp(dispersion[0])))
+
+    def reported(self, dispersion: Array, scale: float) -> dict[str, Array]:
+        return {"noise_var": scale**2 * jnp.exp(dispersion[..., 0])}

@@ -1,8 +1,8 @@
 """Fitted estimators in files: ``save`` and ``load``, without pickle.
 
-A file holds numbers and names, never code. All attributes of the estimator are kept but two: a
+A file holds numbers and names, never code. All attributes of the estimator are kept but one: a
 ``random_state`` that is a generator object comes back as None (its state is of no use to a fit
-that is done), and an interrupted fit cannot be resumed after loading.
+that is done). An interrupted fit can be resumed after loading.
 """
 
 import os

@@ -9,17 +9,25 @@ import dataclasses
 from typing import Any, TypeVar
 
 import equinox as eqx
+import optax
 from sklearn.base import BaseEstimator
 
+from nghvi._core.fit import Fit
+from nghvi._core.hybrid import Info, State
+from nghvi._core.step_rules import ScaleState
+from nghvi._core.variational import RemainingError
+from nghvi._linalg.damped_cg import SolveInfo
 from nghvi.data import LinearStatistics, Panel, Rows
+from nghvi.formula.design import Design
+from nghvi.formula.matrices import Learnt
 from nghvi.infer import Inference
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.scaling import Scaling
-from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool
-from nghvi.recipes.run import Run
+from nghvi.recipes.run import Ended, Position, Run
 from nghvi.recipes.verdict import Verdict
 from nghvi.responses import RESPONSES
 from nghvi.storage.errors import StorageError
@@ -28,9 +36,8 @@ from nghvi.variational import FAMILIES
 Class = TypeVar("Class", bound=type)
 
 LEFT_OUT: dict[type, dict[str, Any]] = {
-    # An interrupted run's position holds an optimiser's state, whose classes are not ours to
-    # promise; the traces are what ``trace_`` was made from.
-    Run: {"traces": (), "position": None},
+    # They are what ``trace_`` was made from; an interrupted run has them in its position.
+    Run: {"traces": ()},
 }
 """Fields that are not saved, with the value that they are given instead."""
 
@@ -118,9 +125,12 @@ def _origin(cls: type) -> str:
 
 for _class in (
     *(MixedPosterior, Named, Scaling, Inference, Run, Verdict, Pool),
-    *(Rows, LinearStatistics, Panel),
+    *(Rows, LinearStatistics, Panel, Design, Learnt),
     *(MixedModel, Identity, Perceptron),
-    *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand),
+    *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState),
+    # Where an interrupted run's optimiser is; if optax changes them, such a run must be begun anew.
+    *(optax.ScaleByAdamState, optax.ScaleByAdaDeltaState, optax.EmaState, optax.EmptyState),
+    *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand, Gamma),
     *RESPONSES.values(),
     *FAMILIES.values(),
 ):

@@ -62,7 +62,9 @@ class _Encoder:
         if type(value) is tuple:
             return {"tuple": self._each(value, place)}
         if type(value) is dict:
-            return {"dict": self._fields(value, place)}
+            if all(type(key) is str for key in value):
+                return {"dict": self._fields(value, place)}
+            return {"pairs": self._each(list(value.items()), place)}
         if type(value) in (datetime.date, datetime.datetime):
             return {type(value).__name__: value.isoformat()}
         if isinstance(value, np.generic):
@@ -142,6 +144,7 @@ class _Decoder:
             "datetime": lambda j: datetime.datetime.fromisoformat(j["datetime"]),
             "tuple": lambda j: tuple(self.decode(v) for v in j["tuple"]),
             "dict": lambda j: self._fields(j["dict"]),
+            "pairs": lambda j: dict(self.decode(j["pairs"])),
             "scalar": lambda j: self.decode(j["scalar"])[()],
             "array": self._array,
             "objects": lambda j: _filled(self.decode(j["objects"]), j["shape"], np.dtype(object)),

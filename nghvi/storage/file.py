@@ -8,7 +8,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import pathlib
 import struct
 import zipfile
 from typing import Any, BinaryIO, NamedTuple
@@ -18,7 +17,7 @@ import safetensors
 import safetensors.numpy
 
 from nghvi.storage.errors import StorageError
-from nghvi.storage.replace import replaced
+from nghvi.storage.replace import place_of, replaced
 
 FORMAT = "nghvi-model"
 FORMAT_VERSION = 1
@@ -42,11 +41,7 @@ class Stored(NamedTuple):
 
 def write(path: str | os.PathLike, model: Any, arrays: dict[str, np.ndarray]) -> None:
     """Write a model file; an existing one is replaced at once or not at all."""
-    place = pathlib.Path(os.path.realpath(path))
-    if not place.parent.is_dir():
-        raise StorageError(f"{path}: there is no directory {place.parent}; create it first.")
-    if place.is_dir():
-        raise StorageError(f"{path}: this is a directory; give the name of a file.")
+    place = place_of(path)
     tensors = safetensors.numpy.save(arrays)
     content = {
         "format": FORMAT,

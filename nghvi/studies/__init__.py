@@ -1,6 +1,6 @@
 """The paper, reproduced: ``nghvi reproduce NAME``."""
 
-from nghvi.studies import example1, example2, example3, finance, probit
+from nghvi.studies import claims, example1, example2, example3, finance, probit, summary
 from nghvi.studies.run import reproduce
 from nghvi.studies.store import StudyError
 from nghvi.studies.study import Options, Study
@@ -14,6 +14,8 @@ STUDIES = {
         example2.STUDY_2B,
         example3.STUDY,
         finance.STUDY,
+        summary.STUDY,
+        claims.STUDY,
     )
 }
 

@@ -106,7 +106,9 @@ STUDY_2A = Study(
         for seed in options.seeds(20)
         for method in (*METHODS_2A, *LINEAR)
     ],
-    lambda cell, options: run(cell, problems.example2a(cell["seed"]), SMALL, options),
+    lambda cell, options: run(
+        cell, problems.example2a(cell["seed"], options.groups()), SMALL, options
+    ),
     report_2a,
 )
 STUDY_2B = Study(
@@ -116,7 +118,7 @@ STUDY_2B = Study(
         {"method": method, "seed": seed} for seed in options.seeds(1) for method in METHODS_2B
     ],
     lambda cell, options: run(
-        cell, problems.example2b(cell["seed"], options.parameters), LARGE, options
+        cell, problems.example2b(cell["seed"], options.parameters, options.groups()), LARGE, options
     ),
     report_2b,
 )

@@ -27,10 +27,15 @@ def style(method: str) -> dict[str, Any]:
 
 
 def trace_axes(axes: Any, rows: Mapping[str, Any], label: str = "noisy ELBO") -> None:
-    """A trace against steps (left) and against seconds (right)."""
+    """A trace against steps (left) and against seconds (right).
+
+    Values are ``trace_every`` steps apart, or those after ``trace_steps``.
+    """
     for method, row in rows.items():
         trace = np.asarray(row["trace"])
-        steps = row["trace_every"] * np.arange(len(trace))
+        steps = row.get("trace_steps")
+        if steps is None:
+            steps = row["trace_every"] * np.arange(len(trace))
         axes[0].plot(steps, trace, label=method, lw=1, **style(method))
         seconds = steps * row["seconds"] / max(row["steps"], 1)
         axes[1].plot(seconds, trace, lw=1, **style(method))

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
 import nghvi
+from nghvi.data import Rows
 from nghvi.priors import InverseGamma, Priors
 from nghvi.studies.problems import GROUP, Part, Problem
 from nghvi.studies.store import Row
@@ -25,6 +28,18 @@ def regressor(seed: int, **chosen: Any) -> nghvi.MixedRegressor:
 def linear(seed: int, **chosen: Any) -> nghvi.MixedRegressor:
     """Example 1's model: a random intercept with inverse gamma priors."""
     return regressor(seed, priors=Priors(effects=InverseGamma()), **chosen)
+
+
+def with_intercept(part: Part) -> np.ndarray:
+    """A part's columns, intercept first."""
+    x = part.inputs.drop(columns=GROUP).to_numpy()
+    return np.column_stack([np.ones(len(x)), x])
+
+
+def rows_of(part: Part) -> Rows:
+    """A part as the library's own models read it, with an intercept."""
+    codes = part.inputs[GROUP].to_numpy()
+    return Rows.from_arrays(with_intercept(part), part.y, codes, codes.max() + 1)
 
 
 def fit(estimator: Any, part: Part, validation: Part | None = None) -> Row:

@@ -110,28 +110,33 @@ class NetworkProcess(NamedTuple):
 
 
 def network(
-    rng: np.random.Generator, process: NetworkProcess, sizes: tuple[int, int, int]
+    rng: np.random.Generator,
+    process: NetworkProcess,
+    sizes: tuple[int, int, int],
+    num_groups: int = NUM_GROUPS,
 ) -> Problem:
-    """1,000 groups; rows a group for training, validation and test."""
+    """``sizes``: rows a group for training, validation and test."""
     weights, coef, effect_var, noise_var, correlation = process
-    x = rng.multivariate_normal(np.zeros(len(correlation)), correlation, (NUM_GROUPS, sum(sizes)))
+    x = rng.multivariate_normal(np.zeros(len(correlation)), correlation, (num_groups, sum(sizes)))
     h = x
     for w in weights:
         h = np.maximum(h @ w[:, 1:].T + w[:, 0], 0)
     h = np.concatenate([np.ones((*h.shape[:2], 1)), h], axis=-1)
-    effects = rng.normal(size=(NUM_GROUPS, len(coef))) * np.sqrt(effect_var)
+    effects = rng.normal(size=(num_groups, len(coef))) * np.sqrt(effect_var)
     mean = np.einsum("kni,ki->kn", h, coef + effects)
     return _split(x, mean + np.sqrt(noise_var) * rng.normal(size=mean.shape), mean, sizes)
 
 
-def example2a(seed: int) -> Problem:
+def example2a(seed: int, num_groups: int = NUM_GROUPS) -> Problem:
     """A [5, 5] network with random coefficients; 6, 2 and 2 rows a group."""
     rng = np.random.default_rng([2, seed])
     process = NetworkProcess(WEIGHTS_2A, COEF_2A, 1 / PRECISION_2A, 20.0, INPUT_CORRELATION)
-    return network(rng, process, (6, 2, 2))
+    return network(rng, process, (6, 2, 2), num_groups)
 
 
-def example2b(seed: int, parameters: pathlib.Path | None = None) -> Problem:
+def example2b(
+    seed: int, parameters: pathlib.Path | None = None, num_groups: int = NUM_GROUPS
+) -> Problem:
     """A [32, 16] network of 64 inputs; 30, 10 and 10 rows a group."""
     rng = np.random.default_rng([3, seed])
     if parameters is None:
@@ -144,7 +149,7 @@ def example2b(seed: int, parameters: pathlib.Path | None = None) -> Problem:
         process = NetworkProcess(weights, coef, effect_var, 2.25, np.eye(64))
     else:
         process = stored_process(parameters)
-    return network(rng, process, (30, 10, 10))
+    return network(rng, process, (30, 10, 10), num_groups)
 
 
 def stored_process(parameters: pathlib.Path) -> NetworkProcess:
@@ -156,12 +161,12 @@ def stored_process(parameters: pathlib.Path) -> NetworkProcess:
     return NetworkProcess(weights, coef, effect_var, 2.25, correlation)
 
 
-def example3(seed: int, effect_sd: float) -> Problem:
+def example3(seed: int, effect_sd: float, num_groups: int = NUM_GROUPS) -> Problem:
     """Binary rows, smooth in five uniform inputs; effects of sd 1 (the text) or 0.1 (the code)."""
     rng = np.random.default_rng([4, seed])
-    x = rng.uniform(-1, 1, (NUM_GROUPS, 20, 5))
+    x = rng.uniform(-1, 1, (num_groups, 20, 5))
     x1, x2, x3, x4, x5 = np.moveaxis(x, -1, 0)
-    effects = effect_sd * rng.normal(size=(NUM_GROUPS, 1))
+    effects = effect_sd * rng.normal(size=(num_groups, 1))
     eta = 2 + 3 * (x1 - 2 * x2) ** 2 - 5 * x3 / (1 + x4) ** 2 - 5 * x5 + effects
     probability = 1 / (1 + np.exp(-np.clip(eta, -700, 700)))
     y = (rng.random(eta.shape) < probability).astype(float)

@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+from nghvi.studies.problems import NUM_GROUPS
 from nghvi.studies.store import Row
 
 
@@ -11,7 +12,7 @@ class Options(NamedTuple):
     """How much of a study to run."""
 
     quick: bool = False
-    """Few steps and replicates: every table and figure, none of them to be believed."""
+    """Few steps, groups and replicates: every table and figure, none of them to be believed."""
     replicates: int | None = None
     """Data sets; None is the study's own number."""
     seed: int = 1
@@ -29,6 +30,10 @@ class Options(NamedTuple):
     def steps(self, usual: int) -> int:
         """A published number of steps, a tenth of it where quick."""
         return usual // 10 if self.quick else usual
+
+    def groups(self, usual: int = NUM_GROUPS) -> int:
+        """A published number of groups, a fifth of it where quick."""
+        return usual // 5 if self.quick else usual
 
 
 class Study(NamedTuple):

@@ -43,4 +43,4 @@ def _latex_row(values: Iterable[object]) -> str:
 def _escape(text: str) -> str:
     for character in "&%$#_{}":
         text = text.replace(character, f"\\{character}")
-    return text
+    return text.replace("~", r"\~{}").replace("^", r"\^{}")

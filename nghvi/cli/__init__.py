@@ -1,0 +1,39 @@
+"""The command line program: one file a command.
+
+Exit codes: 0 done, 2 usage or bad input, 3 not converged, 130 interrupted.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import nghvi
+from nghvi._core.response import ResponseError
+from nghvi.cli import demo, fit, predict, report, reproduce, summary
+from nghvi.cli.parts import BAD_INPUT, INTERRUPTED, UsageError, one_line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="nghvi",
+        description="Mixed models with calibrated posteriors.",
+        epilog="exit codes: 0 done, 2 usage or bad input, 3 not converged, 130 interrupted",
+    )
+    parser.add_argument("--version", action="version", version=f"nghvi {nghvi.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command in (fit, predict, summary, report, demo, reproduce):
+        command.add(commands)
+    chosen = parser.parse_args(arguments)
+    try:
+        return chosen.run(chosen)
+    except (UsageError, nghvi.DataError, ResponseError, nghvi.storage.StorageError) as error:
+        print(f"nghvi {chosen.command}: {one_line(error)}", file=sys.stderr)
+        return BAD_INPUT
+    except BrokenPipeError:  # whoever read the output has seen enough, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print(f"nghvi {chosen.command}: interrupted; nothing was saved", file=sys.stderr)
+        return INTERRUPTED

@@ -1,0 +1,74 @@
+"""The directory of a run: the model, its summary, and what was asked for."""
+
+import hashlib
+import importlib.metadata
+import json
+import pathlib
+import platform
+import tempfile
+from typing import Any
+
+import nghvi
+from nghvi.cli.parts import UsageError, as_json
+from nghvi.storage.replace import replaced
+
+MODEL, SUMMARY, SETTINGS = "model.nghvi", "summary.csv", "settings.json"
+LIBRARIES = ("jax", "numpy", "pandas", "formulaic")
+
+
+def claim(out: pathlib.Path, *, occupied: bool) -> None:
+    """Make the directory and see that files can be written there, before hours of work."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+        if not occupied and any(out.iterdir()):
+            raise UsageError(
+                f"{out}: the directory is not empty; choose another --out, --force to replace the "
+                "run in it, or --resume to go on with it."
+            )
+    except OSError as error:
+        raise UsageError(
+            f"{out}: cannot write there ({error.strerror}); choose another --out."
+        ) from None
+
+
+def write(out: pathlib.Path, estimator: Any, asked: dict[str, Any]) -> None:
+    """Everything that a run leaves behind."""
+    estimator.save(out / MODEL)
+    versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
+    versions |= {"nghvi": nghvi.__version__, "python": platform.python_version()}
+    settings = {"asked": asked, "versions": versions}
+    for name, text in {
+        SUMMARY: estimator.summary().to_csv(),
+        SETTINGS: as_json(settings) + "\n",
+    }.items():
+        with replaced(out / name) as file:
+            file.write(text.encode())
+
+
+def load(out: pathlib.Path) -> Any:
+    """The fitted estimator of a run."""
+    if not (out / MODEL).is_file():
+        raise UsageError(f"{out}: there is no run (no {MODEL}); give the --out of 'nghvi fit'.")
+    return nghvi.load(out / MODEL)
+
+
+def check_asked(out: pathlib.Path, asked: dict[str, Any]) -> None:
+    """A run goes on with what it was begun with."""
+    try:
+        before = json.loads((out / SETTINGS).read_text())["asked"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"{out}: its {SETTINGS} cannot be read; fit again with --force.") from None
+    for name, value in json.loads(as_json(asked)).items():
+        if before.get(name) != value:
+            raise UsageError(
+                f"{out}: the run was begun with {name} {before.get(name)!r}, not {value!r}; repeat "
+                "its arguments, or fit anew with --force."
+            )
+
+
+def fingerprint(path: pathlib.Path) -> str:
+    """Tells whether a file is still the same."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

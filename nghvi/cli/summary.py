@@ -1,0 +1,53 @@
+"""``nghvi summary``: what a run found."""
+
+import argparse
+import pathlib
+from typing import Any
+
+from nghvi.cli import rundir
+from nghvi.cli.parts import Commands, add_command, as_json
+
+EXAMPLES = "nghvi summary run\nnghvi summary run --json"
+
+
+def add(commands: Commands) -> None:
+    """The command's arguments."""
+    parser = add_command(
+        commands, "summary", run, "show the parameters and verdict of a run", EXAMPLES
+    )
+    parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Print it; exit code."""
+    estimator = rundir.load(chosen.run_directory)
+    print(as_json(findings(estimator)) if chosen.json else shown(estimator))
+    return 0
+
+
+def findings(estimator: Any) -> dict[str, Any]:
+    """What a program wants to know about a fit."""
+    return {
+        "converged": bool(estimator.converged_),
+        "verdict": estimator.verdict_,
+        "elbo": estimator.elbo_,
+        "elbo_se": estimator.elbo_se_,
+        "log_evidence": estimator.log_evidence_,
+        "k_hat": estimator.k_hat_,
+        "steps": estimator.n_iter_,
+        "seconds": estimator.seconds_,
+        "summary": estimator.summary().to_dict(orient="index"),
+    }
+
+
+def shown(estimator: Any) -> str:
+    """What a person wants to know about a fit."""
+    table = estimator.summary()
+    table = table[~table.index.str.startswith("effects_cov")]
+    return (
+        f"{table.round(3).to_string()}\n{estimator.verdict_}\n"
+        f"ELBO {estimator.elbo_:.2f} (+-{estimator.elbo_se_:.2f}), log evidence "
+        f"{estimator.log_evidence_:.2f}, k-hat {estimator.k_hat_:.2f}, {estimator.n_iter_} steps, "
+        f"{estimator.seconds_:.1f} s"
+    )

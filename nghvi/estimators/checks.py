@@ -1,0 +1,137 @@
+"""What a fitted estimator says about itself: leave-one-out, calibration, a report."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.validation import check_is_fitted
+
+from nghvi.data.frame import DataError
+from nghvi.estimators import tables
+from nghvi.estimators.choices import check_counts
+from nghvi.estimators.predictions import Predictions
+from nghvi.posterior import pointwise
+from nghvi.posterior.loo import LeftOut, Loo, leave_out, psis_loo
+from nghvi.posterior.predictive import Request, cdf, predict
+
+
+class Checks(Predictions):
+    """The part of both estimators that judges a fit."""
+
+    @property
+    def k_hat_meaning_(self) -> str:
+        """What ``k_hat_`` says about the fit, in words."""
+        check_is_fitted(self, "posterior_")
+        return tables.k_hat_sentence(self.posterior_)
+
+    def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> Loo:
+        """Leave-one-out cross-validation of the rows of the fit, without refitting (PSIS).
+
+        One row is left out at a time, not a group: the row is predicted with the effects that
+        the other rows of its group determine, drawn jointly with the parameters. How well new
+        groups are predicted is another question; score held-out groups for that.
+
+        Memory grows with draws x groups x effects; rows are taken in pieces. Returns the result
+        of arviz-stats (``elpd``, ``se``, ``p``, ``elpd_i``, ``pareto_k``); printed, it says
+        whether it can be trusted.
+        """
+        check_counts(optional=False, draws=draws)
+        if draws < 100:
+            raise DataError(f"draws={draws}: the tail of the weights needs 100 draws at least.")
+        observed = self._rows_of_the_fit(X, y)
+        theta, effects = self.posterior_.joint(int(draws), int(seed))
+        pieces = pointwise.by_rows(
+            self.posterior_, pointwise.log_likelihood, theta, effects, observed
+        )
+        jacobian = np.log(self.posterior_.scaling.y_scale)
+        return psis_loo(piece - jacobian for piece in pieces)
+
+    def check_rows(
+        self, X: Any, y: Any, draws: int = 1000, seed: int = 0, most: int | None = None
+    ) -> pd.DataFrame:
+        """What the model predicts for rows with a known response.
+
+        Rows of the fit (as many as it had, of its groups) are predicted without themselves, as
+        in :meth:`loo`, so that the comparison does not flatter; other rows as they are.
+        ``most``: that many rows at random, if there are more.
+
+        Returns a row each, by position: ``observed`` (0 and 1 for classes), ``predicted`` mean and
+        ``sd``, ``pit`` (the probability of a smaller response: uniform if predictions are
+        calibrated; drawn within its step for classes) and ``k_hat`` (nan for rows not of the fit).
+        """
+        check_counts(draws=draws, most=most)
+        request = self._request(X, "known", draws, seed)
+        values = self._scaled_response(y, request)
+        own = self._why_not_of_the_fit(request) is None
+        rng = np.random.default_rng(seed)
+        chosen = np.arange(len(values))
+        if most is not None and len(chosen) > most:
+            chosen = np.sort(rng.choice(len(chosen), most, replace=False))
+        request = request._replace(x=request.x[chosen], codes=request.codes[chosen])
+        values = values[chosen]
+        found = self._left_out(request, values) if own else self._predicted_at(request, values)
+        scaling = self.posterior_.scaling
+        table = {
+            "observed": scaling.raw_response(values),
+            "predicted": scaling.raw_response(found.mean),
+            "sd": scaling.y_scale * found.sd,
+            "pit": found.below + rng.random(len(values)) * (found.up_to - found.below),
+            "k_hat": found.k_hat,
+        }
+        return pd.DataFrame(table, index=pd.Index(chosen, name="row"))
+
+    def _left_out(self, request: Request, values: np.ndarray) -> LeftOut:
+        theta, effects = self.posterior_.joint(request.draws, request.seed)
+        observed = pointwise.Observed(request.x, request.codes, values)
+        return leave_out(
+            pointwise.by_rows(self.posterior_, pointwise.judged, theta, effects, observed)
+        )
+
+    def _predicted_at(self, request: Request, values: np.ndarray) -> LeftOut:
+        posterior = self.posterior_
+        found = predict(posterior, request)
+        lower = pointwise.just_below(posterior.model.response, values)
+        below, up_to = (cdf(posterior, request, each) for each in (lower, values))
+        return LeftOut(found.mean, found.sd, below, up_to, np.full(len(values), np.nan))
+
+    def to_arviz(self, draws: int = 1000, seed: int = 0, X: Any = None, y: Any = None) -> Any:
+        """The posterior as a labelled DataTree for ArviZ.
+
+        With the rows of the fit (X, y) it also holds ``posterior_predictive``,
+        ``log_likelihood`` (given each draw's effects) and ``observed_data``.
+        """
+        check_is_fitted(self, "posterior_")
+        check_counts(optional=False, draws=draws)
+        from nghvi.posterior.arviz import to_datatree
+
+        observed = None if X is None else self._rows_of_the_fit(X, y)
+        return to_datatree(self.posterior_, int(draws), int(seed), observed)
+
+    def report(self, path: Any, X: Any = None, y: Any = None) -> pathlib.Path:
+        """Write one HTML page about the fit that opens anywhere, without a network.
+
+        ``X``, ``y``: the rows of the fit, or better held-out ones, for predictive checks,
+        calibration and residuals; without them these parts are left out. Returns the path.
+        """
+        check_is_fitted(self, "posterior_")
+        from nghvi.report import write_report
+
+        return write_report(self, path, X, y)
+
+    def _rows_of_the_fit(self, X: Any, y: Any) -> pointwise.Observed:
+        request = self._request(X, "known", 1, 0)
+        values = self._scaled_response(y, request)
+        if reason := self._why_not_of_the_fit(request):
+            raise DataError(f"{reason}: give the rows of the fit.")
+        return pointwise.Observed(request.x, request.codes, values)
+
+    def _why_not_of_the_fit(self, request: Request) -> str | None:
+        """What shows that rows are not those of the fit, which are not kept; None if nothing."""
+        parts = self.posterior_.parts
+        fitted = sum(part.num_rows for part in parts)
+        if len(request.x) != fitted:
+            return f"X has {len(request.x)} rows, the fit had {fitted:g} (counts included)"
+        if len(self.groups_) and request.codes.max() >= len(self.groups_):
+            return "X has groups that the fit did not have"
+        return None

@@ -1,0 +1,149 @@
+"""A formula with what it learnt from the training data: levels of categories, state of transforms.
+
+The columns of a design, in the order in which the model reads them::
+
+    fixed part      coefficients are estimated (the intercept is added by the estimator)
+    effects only    columns of the random part that the fixed part lacks: coefficient 0
+    offset          coefficient 1
+
+Nothing but text, numbers and labels is kept, so that a design can be saved.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from nghvi.data.frame import DataError, Table, check_finite, read_columns, read_labels
+from nghvi.formula.errors import FormulaError
+from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
+from nghvi.formula.syntax import EVERY_COLUMN, Syntax, parse
+
+
+class Design(NamedTuple):
+    """Makes the same columns of any data frame."""
+
+    formula: str
+    learnt: Learnt
+    columns: tuple[str, ...]
+    random: tuple[str, ...]
+    """Names of the columns with effects."""
+    known_coef: tuple[float, ...]
+    """Coefficients of the last columns, which are not estimated."""
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Columns of the data frame that are read."""
+        return _variables(parse(self.formula))
+
+    def table(self, data: Any) -> Table:
+        """The design's columns and the groups of a raw data frame."""
+        table = _read(parse(self.formula), data, self.learnt).table
+        if table.names != self.columns:
+            differing = ", ".join(map(repr, sorted(set(table.names) ^ set(self.columns))))
+            raise DataError(
+                f"the formula gives other columns than at the fit ({differing}): a column that "
+                "held text holds numbers now, or the other way round; give it the same type."
+            )
+        return table
+
+
+class _Read(NamedTuple):
+    table: Table
+    fixed: tuple[str, ...]
+    random: tuple[str, ...]
+    learnt: Learnt
+
+
+def learn(formula: str, data: Any) -> Design:
+    """What a formula makes of the training data."""
+    syntax = parse(formula)
+    read = _read(syntax, data, Learnt({}, {}))
+    if not read.fixed:
+        raise FormulaError(f"formula {formula!r}: the fixed part has no column; add one.")
+    only = len(set(read.random) - set(read.fixed))
+    known = (0.0,) * only + (1.0,) * bool(syntax.offsets)
+    return Design(formula, read.learnt, read.table.names, read.random, known)
+
+
+def has_intercept(syntax: Syntax) -> bool:
+    """Whether the fixed part has one."""
+    return any(str(term) == "1" for term in terms_of(syntax, syntax.fixed))
+
+
+def variables(formula: str) -> tuple[str, ...]:
+    """Columns of the data frame that a fit reads, those of the response included."""
+    syntax = parse(formula)
+    response = variables_of(syntax, terms_of(syntax, syntax.response))
+    return tuple(dict.fromkeys((*response, *_variables(syntax))))
+
+
+def response_of(formula: str, data: Any) -> np.ndarray:
+    """The left-hand side: a column as it is, or the values of an expression."""
+    syntax = parse(formula)
+    terms = terms_of(syntax, f"0 + {syntax.response}")
+    frame = read_columns(data, variables_of(syntax, terms))
+    if list(frame.columns) == [syntax.response.strip("`")]:
+        return frame.iloc[:, 0].to_numpy()
+    (side,), _ = evaluate([terms], frame, Learnt({}, {}), syntax)
+    if len(side.names) != 1:
+        raise FormulaError.at(formula, syntax.response, "the response must be one column.")
+    check_finite(side.values, side.names)
+    return side.values[:, 0]
+
+
+def _texts(syntax: Syntax) -> list[str]:
+    """Fixed part, random parts, offsets, as sums of terms."""
+    random = [text for text in syntax.random if text != EVERY_COLUMN]
+    return [syntax.fixed, *random, *(f"0 + {{{text}}}" for text in syntax.offsets)]
+
+
+def _variables(syntax: Syntax) -> tuple[str, ...]:
+    named = [variables_of(syntax, terms_of(syntax, text)) for text in _texts(syntax)]
+    group = () if syntax.group is None else (syntax.group,)
+    return tuple(dict.fromkeys((*sum(named, ()), *group)))
+
+
+def _read(syntax: Syntax, data: Any, learnt: Learnt) -> _Read:
+    frame = read_columns(data, _variables(syntax))
+    parts = [terms_of(syntax, text) for text in _texts(syntax)]
+    matrices, learnt = evaluate(parts, frame, learnt, syntax)
+    first_offset = len(matrices) - len(syntax.offsets)
+    fixed, random = matrices[0], _random_part(syntax, matrices[:first_offset])
+    with_effects = [j for j, name in enumerate(random.names) if name not in fixed.names]
+    inputs = [j for j, name in enumerate(fixed.names) if name != INTERCEPT]
+    blocks = [fixed.columns(inputs), random.columns(with_effects)]
+    if syntax.offsets:
+        total = sum(matrix.values for matrix in matrices[first_offset:])
+        blocks.append(Matrix(np.asarray(total), (f"offset({' + '.join(syntax.offsets)})",)))
+    values = np.concatenate([block.values for block in blocks], axis=1)
+    names = sum((block.names for block in blocks), ())
+    check_finite(values, names)
+    labels = None if syntax.group is None else _labels(frame, syntax.group)
+    return _Read(Table(values, names, labels, True), fixed.names, random.names, learnt)
+
+
+def _random_part(syntax: Syntax, matrices: list[Matrix]) -> Matrix:
+    """The columns of all group terms, of which several have one column each."""
+    fixed, terms = matrices[0], matrices[1:]
+    if EVERY_COLUMN in syntax.random:
+        terms = [fixed, *terms]
+    if not terms:
+        return fixed.columns([])
+    for text, matrix in zip(syntax.random, terms, strict=True):
+        if len(terms) > 1 and len(matrix.names) > 1:
+            raise FormulaError.at(
+                syntax.text,
+                f"({text}",
+                "several terms of one group make their effects independent, and each may have "
+                "one column ('(1 | g) + (0 + x | g)'): write one term, '(1 + x | g)'.",
+            )
+    names = sum((matrix.names for matrix in terms), ())
+    if not names or len(set(names)) < len(names):
+        place = f"({syntax.random[-1]}"
+        raise FormulaError.at(syntax.text, place, "a column is missing or in two group terms.")
+    return Matrix(np.concatenate([matrix.values for matrix in terms], axis=1), names)
+
+
+def _labels(frame: pd.DataFrame, group: str) -> np.ndarray:
+    return read_labels(frame[group].to_numpy(), group)

@@ -1,0 +1,115 @@
+"""Model matrices by formulaic, with a state that is made of text, numbers and labels only."""
+
+import copy
+import re
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from formulaic import Formula, ModelSpec
+from formulaic.errors import DataMismatchWarning, FormulaicError
+from formulaic.formula import SimpleFormula
+from formulaic.materializers import PandasMaterializer
+from formulaic.parser.types import Factor
+
+from nghvi.data.frame import DataError
+from nghvi.formula.errors import FormulaError
+from nghvi.formula.expressions import columns_of
+from nghvi.formula.syntax import Syntax
+
+INTERCEPT = "intercept"
+MARKED = re.compile(r"⧛(?:\x1b\[[\d;]*m)*(.*?)(?:\x1b\[[\d;]*m)*⧚", re.DOTALL)
+"""How formulaic shows the place of an error."""
+
+
+class Learnt(NamedTuple):
+    """State of encoders and transforms after the training data."""
+
+    categories: dict[str, list]
+    """Levels of every categorical factor."""
+    transforms: dict[str, Any]
+
+
+class Matrix(NamedTuple):
+    """Columns with their names."""
+
+    values: np.ndarray
+    names: tuple[str, ...]
+
+    def columns(self, chosen: list[int]) -> "Matrix":
+        """Some of them."""
+        return Matrix(self.values[:, chosen], tuple(self.names[j] for j in chosen))
+
+
+def terms_of(syntax: Syntax, text: str) -> SimpleFormula:
+    """A part of the formula, parsed."""
+    try:
+        terms = Formula(text)
+    except (FormulaicError, SyntaxError) as error:
+        marked = MARKED.search(str(error))
+        reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
+        place = marked.group(1) if marked else ""
+        raise FormulaError.at(syntax.text, place, f"{reason}.") from None
+    if not isinstance(terms, SimpleFormula):
+        raise FormulaError.at(syntax.text, text, "this is not a sum of terms.")
+    return terms
+
+
+def variables_of(syntax: Syntax, terms: SimpleFormula) -> tuple[str, ...]:
+    """Columns of the data that the terms read."""
+    factors = [factor for term in terms for factor in term.factors]
+    return tuple(name for factor in factors for name in columns_of(factor, syntax.text))
+
+
+def evaluate(
+    parts: list[SimpleFormula], frame: pd.DataFrame, learnt: Learnt, syntax: Syntax
+) -> tuple[list[Matrix], Learnt]:
+    """The matrix of every part, and the state after it; what was learnt before is used."""
+    materializer = PandasMaterializer(frame, context={})
+    categories, transforms = dict(learnt.categories), copy.deepcopy(learnt.transforms)
+    matrices = []
+    for terms in parts:
+        spec = ModelSpec(
+            formula=terms,
+            na_action="raise",
+            output="numpy",
+            transform_state=transforms,
+            encoder_state={
+                factor: (Factor.Kind.CATEGORICAL, {"categories": list(levels)})
+                for factor, levels in categories.items()
+            },
+        )
+        try:
+            # What log makes of a negative number is found, and named, afterwards.
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("error", DataMismatchWarning)
+                made = materializer.get_model_matrix(spec)
+        except DataMismatchWarning as mismatch:
+            raise DataError(_unseen(frame, categories, str(mismatch))) from None
+        except (FormulaicError, ValueError, TypeError) as error:
+            reason = str(error).split("\n")[0]
+            raise FormulaError(f"formula {syntax.text!r}: {reason}") from error
+        found = made.model_spec
+        transforms |= found.transform_state
+        for factor, (_, state) in found.encoder_state.items():
+            if "categories" in state:
+                categories[factor] = list(state["categories"])
+        names = tuple(INTERCEPT if n == "Intercept" else n for n in found.column_names)
+        values = np.asarray(made, float).reshape(len(frame), len(names))
+        matrices.append(Matrix(values, names))
+    return matrices, Learnt(categories, transforms)
+
+
+def _unseen(frame: pd.DataFrame, categories: dict[str, list], otherwise: str) -> str:
+    for factor, levels in categories.items():
+        for name in frame.columns:
+            new = set(frame[name]) - set(levels)
+            if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", factor) and new:
+                shown = ", ".join(map(repr, sorted(new, key=str)[:5]))
+                known = ", ".join(map(repr, levels[:10]))
+                return (
+                    f"column {name!r} holds {shown}, which the fit has not seen (it has seen "
+                    f"{known}): drop these rows or fit again with them."
+                )
+    return otherwise

@@ -1,0 +1,131 @@
+"""Pictures of the optimisation and of the posterior."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nghvi.data.frame import DataError
+from nghvi.estimators import tables
+from nghvi.plots.style import BLUE, GREY, ORANGE, PANEL, axes_or_new, grid_or_new, line_colour
+
+NAMED_GROUPS = 40
+"""Groups up to which a caterpillar plot names them."""
+
+
+def trace(estimator: Any, ax: Axes | None = None) -> Axes:
+    """The noisy objective of the last stage against the step, with the final ELBO."""
+    table = estimator.trace_
+    if table.empty:
+        raise DataError(f"method={estimator.method!r} keeps no trace: there is nothing to draw.")
+    ax = axes_or_new(ax)
+    table = table[table["stage"] == table["stage"].iloc[-1]]
+    marker = "o" if len(table) <= 100 else None
+    steps = np.arange(1, len(table) + 1)
+    ax.plot(steps, table["elbo"], color=BLUE, lw=1.2, marker=marker, ms=2.5)
+    if np.isfinite(estimator.elbo_):
+        ax.axhline(estimator.elbo_, color=ORANGE, lw=1, label=f"ELBO {estimator.elbo_:.2f}")
+        ax.legend(frameon=False)
+    ax.ticklabel_format(axis="y", useOffset=False)
+    ax.set(xlabel="step", ylabel="objective (noisy ELBO)", title="Optimisation")
+    return ax
+
+
+def posterior(
+    estimator: Any,
+    name: str | Sequence[str] | None = None,
+    ax: Any = None,
+    truth: float | Mapping[str, float] | None = None,
+) -> Any:
+    """Posterior density of a parameter, with its 90 % interval.
+
+    Several names, or None for all main parameters, make a grid; ``truth`` is then by name.
+    """
+    summary = estimator.summary()
+    if isinstance(name, str):
+        if name not in summary.index:
+            raise DataError(f"there is no parameter {name!r}; see summary() for the names.")
+        return _density(estimator, summary.loc[name], axes_or_new(ax), truth)
+    names = main_parameters(estimator) if name is None else list(name)
+    axes = grid_or_new(ax, len(names), 4)
+    known = truth if isinstance(truth, Mapping) else {}
+    for each, one in zip(names, axes.ravel(), strict=False):
+        posterior(estimator, each, one, known.get(each))
+    return axes
+
+
+def main_parameters(estimator: Any) -> list[str]:
+    """All parameters but covariances, which standard deviations and correlations tell."""
+    return [n for n in estimator.summary().index if not n.startswith("effects_cov")]
+
+
+def _density(estimator: Any, row: Any, ax: Axes, truth: Any) -> Axes:
+    pool = estimator.posterior_.inference.pool
+    values = tables.named_scalars(estimator.posterior_, pool.theta)[row.name]
+    if row["sd"] > 0:
+        low, high = row["mean"] - 4 * row["sd"], row["mean"] + 4 * row["sd"]
+        grid = np.linspace(max(low, values.min()), min(high, values.max()), 200)
+        width = 1.06 * row["sd"] * pool.effective**-0.2
+        density = np.exp(-0.5 * ((grid[:, None] - values) / width) ** 2) @ pool.weight
+        density /= width * np.sqrt(2 * np.pi)
+        ax.fill_between(grid, density, color=BLUE, alpha=0.25, lw=0)
+        ax.plot(grid, density, color=BLUE, lw=1.5)
+        ends = [row["q5"], row["q95"]]
+        ax.plot(ends, [0, 0], color=BLUE, lw=4, solid_capstyle="butt", clip_on=False)
+    else:  # an estimate without uncertainty
+        ax.axvline(row["mean"], color=BLUE, lw=1.5)
+    if truth is not None:
+        ax.axvline(truth, color=ORANGE, lw=1.2, ls="--")
+    ax.set(title=row.name, yticks=[], ylim=(0, None))
+    return ax
+
+
+def caterpillar(
+    estimator: Any, effect: str | None = None, ax: Axes | None = None, most: int = 200
+) -> Axes:
+    """Group effects in order of size, with 90 % intervals.
+
+    Of more than ``most`` groups those at evenly spaced ranks are shown, the extremes included.
+    """
+    effects = estimator.posterior_.names.effects
+    if not effects:
+        raise DataError("the model has no effects: there are no groups to draw.")
+    effect = effects[0] if effect is None else effect
+    if effect not in effects:
+        raise DataError(f"effect={effect!r}: the model has {', '.join(map(repr, effects))}.")
+    ax = axes_or_new(ax)
+    table = estimator.group_effects().sort_values(f"{effect}_mean")
+    number = len(table)
+    table = table.iloc[np.linspace(0, number - 1, min(number, most)).round().astype(int)]
+    mean, half = table[f"{effect}_mean"], 1.645 * table[f"{effect}_sd"]
+    position = np.arange(len(table))
+    ax.hlines(position, mean - half, mean + half, GREY, lw=1.2)
+    ax.plot(mean, position, "o", ms=3, color=BLUE)
+    ax.axvline(0, color=line_colour(), lw=0.6)
+    shown = f"{number:,} groups" if number <= most else f"{most} of {number:,} groups, by rank"
+    ax.set(title=f"Group effects: {effect}", yticks=[], ylabel=shown)
+    ax.set_xlabel("difference from the population (90 % interval)")
+    if number <= NAMED_GROUPS:
+        ax.set_yticks(position, [str(label) for label in table.index], fontsize=7)
+    return ax
+
+
+def overview(estimator: Any, truth: dict[str, float] | None = None) -> Figure:
+    """One figure: trace, group effects and the density of every main parameter."""
+    shown = main_parameters(estimator)
+    panels = 2 + len(shown)
+    columns = 4
+    rows = -(-panels // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(PANEL[0] * columns, PANEL[1] * rows))
+    flat = axes.ravel()
+    trace(estimator, flat[0])
+    if estimator.posterior_.names.effects:
+        caterpillar(estimator, ax=flat[1])
+    posterior(estimator, shown, flat[2:panels], truth)
+    for ax in flat[panels:]:
+        ax.set_visible(False)
+    figure.tight_layout()
+    return figure

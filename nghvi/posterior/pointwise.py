@@ -1,0 +1,116 @@
+"""What a posterior says about observed rows, one by one.
+
+Log likelihoods and replicates are those of joint draws (theta_s, effects_s): log p(y_i | eta_si)
+with eta_si = h_i'beta_s + z_i'alpha_sk. The distribution function is that of the predictive
+mixture, P(Y_i <= y_i), with the effects integrated out where that is exact.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from nghvi._core.response import Response
+from nghvi._typing import Data, Key
+from nghvi.models.mixed import MixedModel
+from nghvi.posterior.mixed import MixedPosterior, params_at
+from nghvi.posterior.request import padded
+
+NUMBERS_AT_ONCE = 2e7
+"""Numbers (draws times rows) that are in memory together."""
+
+
+class Observed(NamedTuple):
+    """Rows of known groups with their responses, on the fitted scale."""
+
+    x: Any
+    codes: Any
+    y: Any
+
+    def pieces(self, size: int) -> Iterator[tuple["Observed", int]]:
+        """Rows in pieces of one length, the last filled up; with how many of them count."""
+        size = min(size, padded(len(self.y)))
+        for start in range(0, len(self.y), size):
+            index = np.arange(start, start + size)
+            kept = np.minimum(index, len(self.y) - 1)
+            yield Observed(*(part[kept] for part in self)), min(size, len(self.y) - start)
+
+
+Value = Callable[[Response, Key, Array, Array, Array], Any]
+"""What is wanted of a row: a function of (response, key, y, eta, dispersion)."""
+
+
+class Given(NamedTuple):
+    """What one draw of everything else says about a response."""
+
+    log_density: Any
+    mean: Any
+    variance: Any
+    below: Any
+    """P(Y < y)."""
+    up_to: Any
+    """P(Y <= y)."""
+
+
+def log_likelihood(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Array:
+    """Log density of y."""
+    return response.log_prob(y, eta, dispersion)
+
+
+def judged(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Given:
+    """Density, moments and distribution function at y."""
+    known = (eta, jnp.zeros_like(eta), dispersion)
+    ends = (response.cdf(each, *known) for each in (just_below(response, y), y))
+    return Given(response.log_prob(y, eta, dispersion), *response.moments(*known), *ends)
+
+
+def just_below(response: Response, y: Any) -> Any:
+    """Where the distribution function is P(Y < y)."""
+    return y - 1 if response.binary else y
+
+
+def replicate(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Array:
+    """Another response in place of y."""
+    return response.sample(key, eta, dispersion)
+
+
+def by_rows(
+    posterior: MixedPosterior,
+    value: Value,
+    theta: Float[np.ndarray, "s m"],
+    effects: Float[np.ndarray, "s k r"],
+    observed: Observed,
+    seed: int = 0,
+) -> Iterator[Any]:
+    """A value (or several) of every draw and row, shape (draws, rows), some rows at a time."""
+    size = max(1, int(NUMBERS_AT_ONCE // len(theta)))
+    draws = jnp.asarray(theta), jnp.asarray(effects)
+    for i, (piece, number) in enumerate(observed.pieces(size)):
+        key = jax.random.fold_in(jax.random.key(seed), i)
+        rows = Observed(*map(jnp.asarray, piece))
+        found = _by_rows(value, posterior.model, posterior.data, key, draws, rows)
+        yield jax.tree.map(lambda each, number=number: np.asarray(each)[:, :number], found)
+
+
+@eqx.filter_jit
+def _by_rows(
+    value: Value,
+    model: MixedModel,
+    data: Data,
+    key: Key,
+    draws: tuple[Array, Array],
+    rows: Observed,
+) -> Any:
+    def one(draw: tuple[Key, Array, Array]) -> Any:
+        params = params_at(model, data, draw[1])
+        h = model.features(params, rows.x)
+        eta = h @ model.all_coef(params)
+        if model.num_effects:
+            eta = eta + jnp.sum(model.design(h) * draw[2][rows.codes], axis=1)
+        return value(model.response, draw[0], rows.y, eta, params.dispersion)
+
+    return jax.lax.map(one, (jax.random.split(key, len(draws[0])), *draws))

@@ -1,0 +1,58 @@
+"""The page as a whole, and its file."""
+
+import datetime
+import os
+import pathlib
+from typing import Any
+
+from nghvi.data.frame import DataError
+from nghvi.report.css import CSS
+from nghvi.report.figures import Gallery
+from nghvi.report.html import Html, element, paragraph
+from nghvi.report.sections import MOST_ROWS, page_sections
+from nghvi.report.subject import Subject
+from nghvi.storage.replace import place_of, replaced
+
+TITLES = {True: "Report of a mixed classification", False: "Report of a mixed regression"}
+
+
+def write_report(
+    estimator: Any, path: str | os.PathLike, X: Any = None, y: Any = None
+) -> pathlib.Path:
+    """Write the page to ``path``; an existing file is replaced at once or not at all."""
+    place = place_of(path)
+    if (X is None) != (y is None):
+        raise DataError("report: give both X and y, or neither.")
+    checked = None if X is None else estimator.check_rows(X, y, most=MOST_ROWS)
+    content = page(Subject(estimator, X, y, checked, Gallery()))
+    with replaced(place) as file:
+        file.write(content.encode())
+    return pathlib.Path(path)
+
+
+def page(subject: Subject) -> str:
+    """The document."""
+    title = TITLES[hasattr(subject.estimator, "classes_")]
+    now = datetime.datetime.now().astimezone()
+    when = element("time", f"{now:%d %B %Y, %H:%M}", datetime=now.isoformat(timespec="minutes"))
+    head = element(
+        "head",
+        Html('<meta charset="utf-8">'),
+        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        element("title", f"{title}: {subject.response}"),
+        element("style", Html(CSS)),
+    )
+    body = element(
+        "body",
+        element(
+            "header",
+            element("h1", f"{title}: {subject.response}"),
+            paragraph(f"{type(subject.estimator).__name__}, made by nghvi on ", when, "."),
+        ),
+        element("main", page_sections(subject)),
+        element(
+            "footer",
+            "Intervals are 90 % credible intervals. This page is complete: it loads nothing.",
+        ),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"

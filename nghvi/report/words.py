@@ -1,0 +1,132 @@
+"""Sentences and numbers for a reader who is no specialist."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from nghvi import scores
+from nghvi.networks import Identity
+from nghvi.recipes.importance import RELIABLE
+
+REMEDIES = {
+    "Interrupted": ("Call resume() on the fitted model: it goes on where it stopped.",),
+    "Not settled": (
+        "Fit again with more steps, for example twice as many (steps=).",
+        "If that does not help: standardise the inputs, look for outliers, use a smaller network.",
+    ),
+    "Not converged": (
+        'Use method="auto" if another one was chosen; otherwise take more steps (steps=).',
+        "Look for outliers and for inputs on wildly different scales (standardize=True helps).",
+        "Leave out effects or inputs that the data do not determine: few rows or groups, columns "
+        "that are nearly the same.",
+    ),
+    "Failed": (
+        "Standardise the inputs (standardize=True) and look for outliers.",
+        "Use a simpler model: fewer layers, fewer effects, tighter priors.",
+    ),
+}
+"""What to do, by how the verdict begins."""
+
+
+class Judgement(NamedTuple):
+    """The verdict as a heading, a colour and advice."""
+
+    kind: str
+    heading: str
+    sentence: str
+    use: str
+    """What may be done with the results."""
+    advice: tuple[str, ...] = ()
+
+
+def judgement(estimator: Any) -> Judgement:
+    """From the verdict's sentence, whose beginning says what happened."""
+    heading, _, rest = estimator.verdict_.partition(": ")
+    rest = rest[:1].upper() + rest[1:]
+    if not estimator.converged_:
+        use = "Do not use the numbers below before this is repaired: they are provisional."
+        advice = REMEDIES.get(heading, REMEDIES["Not converged"])
+        return Judgement("bad", heading, rest, use, advice)
+    pool, k_hat = estimator.posterior_.inference.pool, estimator.k_hat_
+    if is_linear(estimator) and k_hat > RELIABLE and not pool.corrected:
+        return Judgement("care", f"{heading}, with care", rest, estimator.k_hat_meaning_)
+    if not is_linear(estimator):
+        use = "Other networks may fit as well: judge this one by its predictions."
+        return Judgement("good", heading, rest, use)
+    return Judgement("good", heading, rest, "The results below can be used.")
+
+
+def is_linear(estimator: Any) -> bool:
+    """Whether coefficients belong to input columns."""
+    return isinstance(estimator.posterior_.model.trunk, Identity)
+
+
+def number(value: float, sd: float = np.nan) -> str:
+    """Rounded to two digits of its sd (to four of its own without one)."""
+    if not np.isfinite(value):
+        return "-"
+    unit = sd if np.isfinite(sd) and sd > 0 else abs(value) / 100
+    decimals = 1 - int(np.floor(np.log10(unit))) if unit > 0 else 0
+    if decimals > 6 or abs(value) >= 1e7:
+        return f"{value:.3g}"
+    return f"{value:,.{max(decimals, 0)}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def sign(row: pd.Series) -> str:
+    """What the 90 % interval says about the direction."""
+    if row["q5"] > 0:
+        return "positive"
+    return "negative" if row["q95"] < 0 else "sign uncertain"
+
+
+def share(value: float) -> str:
+    """A share in per cent."""
+    return f"{100 * value:.0f} %"
+
+
+def accuracy(estimator: Any, checked: pd.DataFrame) -> str:
+    """How close predictions are to what was observed."""
+    y, predicted = checked["observed"].to_numpy(), checked["predicted"].to_numpy()
+    if hasattr(estimator, "classes_"):
+        right = 1 - scores.misclassification_rate(y, predicted)
+        usual = max(y.mean(), 1 - y.mean())
+        return (
+            f"The more probable class is right in {share(right)} of the rows; always naming the "
+            f"more frequent class would be right in {share(usual)}."
+        )
+    explained, error = scores.r2(y, predicted), scores.rmse(y, predicted)
+    return (
+        f"Predictions explain {share(explained)} of the variance of the response (R\u00b2); "
+        f"they are typically off by {number(error)} (root mean squared error)."
+    )
+
+
+def coverage(checked: pd.DataFrame) -> str:
+    """Whether intervals hold what they promise, and by how much chance alone would differ."""
+    return " ".join(_coverage(checked["pit"].to_numpy(), level) for level in (0.5, 0.9))
+
+
+def _coverage(pit: np.ndarray, level: float) -> str:
+    inside = float(np.mean(np.abs(pit - 0.5) <= level / 2))
+    noise = 2 * np.sqrt(level * (1 - level) / len(pit))
+    found = f"{share(level)} prediction intervals hold {100 * inside:.1f} % of the responses"
+    chance = f"(chance alone: \u00b1{100 * noise:.1f})"
+    if abs(inside - level) <= noise:
+        return f"{found}, as they should {chance}."
+    return f"{found}: they are too {'narrow' if inside < level else 'wide'} {chance}."
+
+
+def rows_checked(checked: pd.DataFrame, total: int) -> str:
+    """Which rows were compared with their predictions, and how."""
+    some = len(checked) < total
+    which = f"{len(checked):,} of {total:,} rows, drawn at random" if some else f"{total:,} rows"
+    if checked["k_hat"].isna().any():
+        return (
+            f"Tested on {which}; they are not the rows of the fit, so this is a test on new data."
+        )
+    said = f"Tested on {which} of the fit, each predicted from all the others (leave-one-out)."
+    bad = int((checked["k_hat"] > RELIABLE).sum())
+    if bad:
+        said += f" For {bad} very influential rows this is approximate and may flatter a little."
+    return said

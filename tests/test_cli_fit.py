@@ -1,0 +1,227 @@
+"""``nghvi fit``, ``predict`` and ``summary`` end to end, as a person would call them."""
+
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import nghvi
+import nghvi.estimators._base as base
+from nghvi.cli import main
+
+FORMULA = "y ~ a + b + (1 + a | g)"
+
+
+@pytest.fixture(scope="module")
+def place(panel, tmp_path_factory):
+    place = tmp_path_factory.mktemp("cli")
+    panel.to_csv(place / "data.csv", index=False, float_format="%.17g")
+    panel.to_parquet(place / "data.parquet")
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """A run of the formula that nothing disturbed."""
+    code = main(["fit", str(place / "data.csv"), "--formula", FORMULA, *out(place / "whole")])
+    return code, place / "whole"
+
+
+def out(directory):
+    return ["--out", str(directory), "--quiet"]
+
+
+def test_fit_leaves_a_run_that_holds_what_was_asked(whole, fitted):
+    code, run = whole
+    assert code == 0
+    assert sorted(p.name for p in run.iterdir()) == ["model.nghvi", "settings.json", "summary.csv"]
+    summary = pd.read_csv(run / "summary.csv", index_col=0)
+    pd.testing.assert_frame_equal(summary, fitted.summary())
+    settings = json.loads((run / "settings.json").read_text())
+    assert settings["asked"]["formula"] == FORMULA
+    assert settings["asked"]["data"] == "data.csv"
+    assert settings["versions"]["nghvi"] == nghvi.__version__
+
+
+def test_target_and_parquet_give_the_same_run(whole, place, capsys):
+    arguments = ["--target", "y", "--group", "g", "--random", "intercept,a", "--json"]
+    code = main(["fit", str(place / "data.parquet"), *arguments, *out(place / "target")])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["converged"]
+    assert not found["interrupted"]
+    whole_summary = pd.read_csv(whole[1] / "summary.csv", index_col=0)
+    assert found["summary"]["a"]["mean"] == whole_summary.loc["a", "mean"]
+
+
+def test_summary_is_for_people_and_programs(whole, capsys):
+    assert main(["summary", str(whole[1])]) == 0
+    assert "effects_sd[a]" in capsys.readouterr().out
+    assert main(["summary", str(whole[1]), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"].startswith("Converged")
+
+
+def test_predict_writes_mean_interval_and_whether_the_group_is_known(
+    whole, place, panel, fitted, capsys
+):
+    new = panel[["b", "a", "g"]].head(6).assign(extra="text", g=[0, 0, 1, 2, 77, 77])
+    new.to_csv(place / "new.csv", index=False, float_format="%.17g")
+    target = place / "predicted.csv"
+    arguments = ["predict", str(whole[1]), str(place / "new.csv"), "-o", str(target)]
+    assert main(arguments) == 0
+    found = pd.read_csv(target)
+    expected = new[["g", "a", "b"]]
+    np.testing.assert_allclose(found["mean"], fitted.predict(expected), rtol=1e-12)
+    lower, upper = fitted.predict_interval(expected)
+    np.testing.assert_allclose(found[["lower", "upper"]], np.c_[lower, upper], rtol=1e-12)
+    assert found["group_known"].tolist() == [True] * 4 + [False] * 2
+    assert main(arguments) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main([*arguments, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[5]["group_known"] is False
+    assert main(["predict", str(whole[1]), str(place / "new.csv"), "--level", "2"]) == 2
+
+
+def test_classes_are_predicted_with_their_probability(fitted_binary, binary_panel, place, capsys):
+    run = place / "binary"
+    run.mkdir()
+    fitted_binary.save(run / "model.nghvi")
+    binary_panel.head(4).to_csv(place / "binary.csv", index=False)
+    assert main(["predict", str(run), str(place / "binary.csv"), "--json"]) == 0
+    found = pd.DataFrame(json.loads(capsys.readouterr().out))
+    assert set(found["class"]) <= {0, 1}
+    assert (found["lower"] < found["mean"]).all()
+    assert (found["mean"] < found["upper"]).all()
+
+
+def test_an_interrupted_fit_is_saved_and_resumes_to_the_same_run(whole, place, monkeypatch, capsys):
+    class Interrupting(base.FitProgress):
+        def __call__(self, *state):
+            signal.raise_signal(signal.SIGINT)
+
+    run = place / "interrupted"
+    arguments = ["fit", str(place / "data.csv"), "--formula", FORMULA, "--out", str(run)]
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "FitProgress", Interrupting)
+        assert main([*arguments, "--json"]) == 130
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["interrupted"]
+    assert "--resume" in printed.err
+    assert np.isfinite(
+        nghvi.load(run / "model.nghvi").predict(pd.read_csv(place / "data.csv"))
+    ).all()
+    assert main([*arguments, "--resume", "--seed", "1"]) == 2
+    assert "begun with seed 0, not 1" in capsys.readouterr().err
+    for _ in range(2):  # a finished run has nothing left to do
+        assert main([*arguments, "--resume", "--quiet"]) == 0
+        assert (run / "summary.csv").read_bytes() == (whole[1] / "summary.csv").read_bytes()
+
+
+def test_a_fit_that_has_not_converged_is_exit_code_3(whole, place):
+    shutil.copytree(whole[1], place / "poor")
+    model = nghvi.load(whole[1] / "model.nghvi")
+    model.converged_ = False
+    model.save(place / "poor" / "model.nghvi")
+    arguments = ["fit", str(place / "data.csv"), "--formula", FORMULA, *out(place / "poor")]
+    assert main([*arguments, "--resume"]) == 3
+
+
+def test_an_existing_run_is_kept_unless_forced(whole, place, capsys):
+    model = (whole[1] / "model.nghvi").read_bytes()
+    arguments = ["fit", str(place / "data.csv"), "--formula", FORMULA, *out(whole[1])]
+    assert main(arguments) == 2
+    assert "--force" in capsys.readouterr().err
+    assert (whole[1] / "model.nghvi").read_bytes() == model
+
+
+def test_ctrl_c_before_the_fit_is_exit_code_130(place, monkeypatch, capsys):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nghvi.cli.fit.read_table", interrupted)
+    assert main(["fit", "data.csv", "--formula", FORMULA, *out(place / "none")]) == 130
+    assert "nothing was saved" in capsys.readouterr().err
+
+
+FILES = {
+    "ragged.csv": "y,x\n1,2\n3,4,5\n",
+    "word.csv": "y,x\n" + "".join(f"{i},{i}\n" for i in range(40)) + "\n41,oops\n",
+    "hole.csv": "y,x\n1,2\n3,\n",
+    "empty.csv": "",
+    "header.csv": "y,x\n",
+    "text.csv": "y,x\nlow,1\nhigh,2\nlow,3\n",
+    "good.csv": "y,x,g\n1,2,a\n2,3,a\n4,4,b\n5,6,b\n",
+    "data.txt": "y,x\n1,2\n",
+}
+BAD = [
+    ("ragged.csv", "y ~ x", "line 3 has 3 fields where the others have 2"),
+    ("word.csv", "y ~ x", "word.csv, line 43: 'oops' in column 'x' is not a number"),
+    ("hole.csv", "y ~ x", "hole.csv, line 3: column 'x' has no value there"),
+    ("empty.csv", "y ~ x", "the file is empty"),
+    ("header.csv", "y ~ x", "names but no rows"),
+    ("text.csv", "y ~ x", "text.csv, line 2: the response 'y' holds 'low'"),
+    ("absent.csv", "y ~ x", "there is no such file"),
+    ("data.txt", "y ~ x", "ends in .csv or .parquet"),
+    ("good.csv", "y ~ xx", "there is no column 'xx' in the data; did you mean 'x'"),
+    ("good.csv", "y ~ x +* g", "at '+*' (character 7)"),
+    ("good.csv", "y ~ (1 | g) + (1 | x)", "one grouping factor is supported"),
+    ("good.csv", "g ~ x", "the response 'g' holds 'a'"),
+]
+
+
+@pytest.mark.parametrize(("name", "formula", "said"), BAD)
+def test_bad_input_is_one_line_with_place_and_remedy(name, formula, said, tmp_path, capsys):
+    if name in FILES:
+        (tmp_path / name).write_text(FILES[name])
+    code = main(["fit", str(tmp_path / name), "--formula", formula, *out(tmp_path / "run")])
+    printed = capsys.readouterr()
+    assert code == 2
+    assert said in printed.err
+    assert printed.err.startswith("nghvi fit: ")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--target", "z"], "no column 'z' (--target)"),
+        (["--target", "y", "--group", "gg"], "no column 'gg' (--group); did you mean 'g'"),
+        (["--target", "y"], "--formula codes categories"),
+        (["--formula", "y ~ x", "--group", "g"], "the formula says both"),
+        (["--formula", "y ~ x", "--method", "best"], "choose one of"),
+        (["--formula", "y ~ x", "--resume"], "there is no run"),
+    ],
+)
+def test_bad_arguments_are_one_line(arguments, said, tmp_path, capsys):
+    (tmp_path / "good.csv").write_text(FILES["good.csv"])
+    assert main(["fit", str(tmp_path / "good.csv"), *arguments, *out(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_places_that_cannot_be_written_or_read(tmp_path, capsys):
+    (tmp_path / "good.csv").write_text(FILES["good.csv"])
+    (tmp_path / "file").write_text("in the way")
+    fit = ["fit", str(tmp_path / "good.csv"), "--formula", "y ~ x"]
+    assert main([*fit, *out(tmp_path / "file")]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+    if os.geteuid():  # nothing is closed to root
+        (tmp_path / "closed").mkdir(mode=0o500)
+        assert main([*fit, *out(tmp_path / "closed")]) == 2
+    assert main(["summary", str(tmp_path)]) == 2
+    assert "there is no run" in capsys.readouterr().err
+
+
+def test_usage_errors_and_help(capsys):
+    for arguments in (["fit", "x.csv", "--out", "run"], ["fit", "x.csv", "--hidden", "wide"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", "--help"])
+    assert ended.value.code == 0
+    assert "examples:" in capsys.readouterr().out

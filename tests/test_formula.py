@@ -1,0 +1,214 @@
+"""Formulas without fits: every element of the syntax against a design made by hand."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from nghvi.data.frame import DataError
+from nghvi.estimators.formula import _effects
+from nghvi.formula import FormulaError, learn, parse, response_of, variables
+from nghvi.storage import file
+from nghvi.storage.codec import decode, encode
+
+N = 40
+RNG = np.random.default_rng(0)
+FRAME = pd.DataFrame(
+    {
+        "y": RNG.normal(size=N),
+        "x": RNG.uniform(1, 3, N),
+        "my col": RNG.normal(size=N),
+        "sex": RNG.choice(["f", "m"], N),
+        "size": pd.Categorical(RNG.choice(["small", "large"], N), ["small", "large", "huge"]),
+        "k": RNG.integers(1, 4, N),
+        "g": RNG.choice(["s1", "s2", "s3"], N),
+    }
+)
+X, MALE = FRAME["x"].to_numpy(), (FRAME["sex"] == "m").to_numpy(float)
+ORTHONORMAL = np.linalg.qr(np.column_stack([np.ones(N), X, X**2]))[0]
+
+
+def spline(x):
+    """Cubic polynomials on the unit interval: a B-spline without inner knots (Bernstein's)."""
+    t = (x - x.min()) / (x.max() - x.min())
+    return [3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3]
+
+
+# formula, columns by hand (the intercept left out), names of effects, known coefficients
+DESIGNS = {
+    "y ~ x": ({"x": X}, (), ()),
+    "y ~ 1 + (1 | g)": ({}, ("intercept",), ()),
+    "y ~ (1|g)": ({}, ("intercept",), ()),
+    "y ~ x + (1 + x | g)": ({"x": X}, ("intercept", "x"), ()),
+    "y ~ (x | g) + x": ({"x": X}, ("intercept", "x"), ()),
+    "y ~ x + (x || g)": ({"x": X}, ("intercept", "x"), ()),
+    "y ~ x + (0 + x | g)": ({"x": X}, ("x",), ()),
+    "y ~ x + (x - 1 | g)": ({"x": X}, ("x",), ()),
+    "y ~ x + (1 | g) + (0 + x | g)": ({"x": X}, ("intercept", "x"), ()),
+    "y ~ x + ((1 | g) + (0 + x | g))": ({"x": X}, ("intercept", "x"), ()),
+    "y ~ x + sex + (. | g)": (
+        {"x": X, "sex[T.m]": MALE},
+        ("intercept", "x", "sex[T.m]"),
+        (),
+    ),
+    "y ~ 0 + sex": ({"sex[f]": 1 - MALE, "sex[m]": MALE}, (), ()),
+    "y ~ -1 + x": ({"x": X}, (), ()),
+    "y ~ x*sex": ({"x": X, "sex[T.m]": MALE, "x:sex[T.m]": X * MALE}, (), ()),
+    "y ~ x:sex": ({"x:sex[f]": X * (1 - MALE), "x:sex[m]": X * MALE}, (), ()),
+    "y ~ size": ({"size[T.large]": FRAME["size"] == "large"}, (), ()),
+    "y ~ C(k)": ({"C(k)[T.2]": FRAME["k"] == 2, "C(k)[T.3]": FRAME["k"] == 3}, (), ()),
+    "y ~ C(sex, contr.treatment('m'))": (
+        {"C(sex, contr.treatment('m'))[T.f]": 1 - MALE},
+        (),
+        (),
+    ),
+    "y ~ C(sex, Sum)": ({"C(sex, Sum)[S.f]": 1 - 2 * MALE}, (), ()),
+    "y ~ log(x) + np.sqrt(x)": ({"log(x)": np.log(X), "np.sqrt(x)": np.sqrt(X)}, (), ()),
+    "y ~ I(x^2)": ({"I(x ** 2)": X**2}, (), ()),
+    "y ~ center(x)": ({"center(x)": X - X.mean()}, (), ()),
+    "y ~ scale(x)": ({"scale(x)": (X - X.mean()) / X.std(ddof=1)}, (), ()),
+    "y ~ poly(x, 2)": (
+        {f"poly(x, 2)[{j}]": ORTHONORMAL[:, j] * np.sign(ORTHONORMAL[-1, j]) for j in (1, 2)},
+        (),
+        (),
+    ),
+    "y ~ bs(x, df=3)": (
+        {f"bs(x, df=3)[{j + 1}]": column for j, column in enumerate(spline(X))},
+        (),
+        (),
+    ),
+    "y ~ `my col` + (`my col` | g)": (
+        {"my col": FRAME["my col"]},
+        ("intercept", "my col"),
+        (),
+    ),
+    "y ~ x + offset(k)": ({"x": X, "offset(k)": FRAME["k"]}, (), (1.0,)),
+    "y ~ offset(log(x)) + offset(k)": (
+        {"offset(log(x) + k)": np.log(X) + FRAME["k"]},
+        (),
+        (1.0,),
+    ),
+    "y ~ sex + offset(k) + (0 + sex | g)": (
+        {"sex[T.m]": MALE, "sex[f]": 1 - MALE, "sex[m]": MALE, "offset(k)": FRAME["k"]},
+        ("sex[f]", "sex[m]"),
+        (0.0, 0.0, 1.0),
+    ),
+    "y ~ 0 + x + (1 | g)": ({"x": X, "intercept": np.ones(N)}, ("intercept",), (0.0,)),
+}
+
+
+@pytest.mark.parametrize("formula", DESIGNS)
+def test_a_formula_is_the_design_made_by_hand(formula):
+    columns, random, known = DESIGNS[formula]
+    design = learn(formula, FRAME)
+    table = design.table(FRAME)
+    assert table.names == design.columns == tuple(columns)
+    assert (design.random, design.known_coef) == (random, known)
+    for name, values in zip(table.names, table.values.T, strict=True):
+        by_hand = np.asarray(columns[name], float)
+        sign = np.sign(values @ by_hand) if name.startswith("poly") else 1  # of no meaning
+        np.testing.assert_allclose(values, sign * by_hand, atol=1e-9)
+    assert (table.group is None) == ("|" not in formula)
+
+
+@pytest.mark.parametrize("formula", DESIGNS)
+def test_a_design_treats_new_rows_alike_also_after_saving(formula, tmp_path):
+    design = learn(formula, FRAME)
+    file.write(tmp_path / "design", *encode(design))
+    stored = file.read(tmp_path / "design")
+    back = decode(stored.model, stored.arrays)
+    few = FRAME.iloc[[7, 3]]
+    np.testing.assert_array_equal(design.table(few).values, design.table(FRAME).values[[7, 3]])
+    np.testing.assert_array_equal(back.table(few).values, design.table(few).values)
+    assert repr(back) == repr(design)
+
+
+@pytest.mark.parametrize("formula", ["y ~ x*sex + size + (x | g)", "y ~ poly(x, 2) + C(k)"])
+def test_polars_is_read_like_pandas(formula):
+    polars = pl.DataFrame(
+        {name: FRAME[name].to_list() for name in FRAME.columns},
+        schema_overrides={"size": pl.Enum(["small", "large", "huge"])},
+    )
+    ours, theirs = learn(formula, polars).table(polars), learn(formula, FRAME).table(FRAME)
+    np.testing.assert_array_equal(ours.values, theirs.values)
+    assert ours.names == theirs.names
+    np.testing.assert_array_equal(response_of(formula, polars), FRAME["y"])
+
+
+def test_the_left_hand_side_is_a_column_or_an_expression():
+    np.testing.assert_array_equal(response_of("sex ~ x", FRAME), FRAME["sex"])
+    np.testing.assert_allclose(response_of("log(x) ~ 1", FRAME), np.log(X))
+    assert set(variables("log(x) ~ k + offset(y) + (sex | g)")) == {"x", "k", "y", "sex", "g"}
+
+
+def test_bars_say_whether_effects_are_independent():
+    said = {"(x | g)": "auto", "(x || g)": "diagonal", "(1 | g) + (0 + x | g)": "diagonal"}
+    for term, covariance in said.items():
+        assert _effects(parse(f"y ~ x + {term}"), deep=False) == {"covariance": covariance}
+    assert _effects(parse("y ~ x"), deep=False) == {}
+    assert _effects(parse("y ~ x + (. | g)"), deep=True)["random"] == "all"
+    assert _effects(parse("y ~ x + (1 | g)"), deep=True)["random"] == "intercept"
+
+
+BAD = {
+    "": "give a text",
+    "y": "needs one '~'",
+    "y ~ x ~ k": "needs one '~'",
+    "~ x": "response before '~' is missing",
+    "y ~ x +* k": r"at '\+\*' \(character 7\)",
+    "y ~ x + ": r"at '\+' \(character 7\)",
+    "y ~ (1 | g": r"at '\(1 \| g' \(character 5\): this bracket is not closed",
+    "y ~ x)": r"at '\)' \(character 6\): this bracket was not opened",
+    "y ~ `x": "quote ` is not closed",
+    "y ~ (1 | g/sex)": "one grouping factor is supported",
+    "y ~ (1 | g:sex)": "make one column of both",
+    "y ~ (1 | g) + (1 | sex)": r"\(character 15\): one grouping factor",
+    "y ~ (1 | g) + (x | g)": "write one term",
+    "y ~ (1 | g) + (1 | g)": "occurs twice",
+    "y ~ x*(1 | g)": "stands by itself",
+    "y ~ x | g": "stands by itself",
+    "y ~ (1 | x | g)": "one '|'",
+    "y ~ x - (1 | g)": "added only",
+    "y ~ ( | g)": "say what varies",
+    "y ~ (1 | )": "name the column of the groups",
+    "y ~ x + (0 | g)": "a column is missing",
+    "y ~ 0": "fixed part has no column",
+    "y ~ xx": "there is no column 'xx' in the data; did you mean 'x'",
+    "y ~ foo(x)": "'foo' is not a function that formulas know",
+    "y ~ lag(x)": "'lag' is not a function",
+    "y ~ sex.upper()": "'sex.upper' is not a function",
+    "y ~ np.load('x')": "'np.load' is not a function",
+    "y ~ {().__class__}": "is not a function",
+    "y ~ I([v for v in x])": "is not a function",
+    "y ~ log(x - 2)": "contains null values",
+    "y ~ log(sex)": r"Unable to evaluate factor `log\(sex\)`",
+}
+
+
+@pytest.mark.parametrize("formula", BAD)
+def test_bad_formulas_show_the_place_and_the_reason(formula):
+    with pytest.raises(DataError, match=BAD[formula]) as caught:
+        learn(formula, FRAME)
+    assert "\n" not in str(caught.value)
+
+
+def test_new_data_that_the_design_cannot_code_are_refused():
+    design = learn("y ~ x + sex + C(k) + (1 | g)", FRAME)
+    for changed, said in [
+        (FRAME.assign(sex="z"), "column 'sex' holds 'z', which the fit has not seen"),
+        (FRAME.assign(k=9), "column 'k' holds 9"),
+        (FRAME.assign(sex=1.5), "held text holds numbers now"),
+        (FRAME.assign(x=np.nan), "column 'x': 40 rows with missing"),
+        (FRAME.assign(sex=None), "column 'sex': 40 rows with missing"),
+        (FRAME.drop(columns="x"), "no column 'x'"),
+        (FRAME.iloc[:0], "no rows"),
+        (FRAME["x"].to_numpy(), "needs a data frame"),
+    ]:
+        with pytest.raises(DataError, match=said):
+            design.table(changed)
+
+
+def test_a_file_cannot_decide_what_runs(tmp_path):
+    harmful = learn("y ~ x", FRAME)._replace(formula="y ~ open('harm', 'w')")
+    with pytest.raises(FormulaError, match="'open' is not a function"):
+        harmful.table(FRAME)
