@@ -17,7 +17,6 @@ from nghvi.estimators.predictions import DRAWS
 from nghvi.finance import FF3, FF5, StockPanel, load_panel, synthetic_panel
 from nghvi.finance.bootstrap import mean_se, r2_se
 from nghvi.finance.panel import GROUP, RETURN
-from nghvi.infer import unravel_draws
 from nghvi.posterior import predictive
 from nghvi.priors import Priors
 from nghvi.responses import RESPONSES
@@ -173,14 +172,19 @@ def _model(cell: Row) -> Model:
 
 
 def _noise(estimator: Any, num_rows: int) -> Row:
-    """Posterior of log sigma2, and the sd that a Gaussian model's should have."""
-    inference = estimator.posterior_.inference
-    pool = inference.pool
-    params = unravel_draws(inference.model, inference.data, pool.theta)
-    values = np.asarray(params.dispersion)[:, 0]
+    """Posterior of log sigma2, the sd that a Gaussian model's should have, degrees of freedom."""
+    pool = estimator.posterior_.inference.pool
+    reported = estimator.posterior_.globals_at(pool.theta)
+    student = "noise_scale" in reported
+    values = np.log(reported["noise_scale"] ** 2 if student else reported["noise_var"])
     mean = float(pool.weight @ values)
     sd = float(np.sqrt(pool.weight @ (values - mean) ** 2))
-    return {"log_noise_var": mean, "log_noise_var_sd": sd, "usual_sd": float(np.sqrt(2 / num_rows))}
+    found = {
+        "log_noise_var": mean,
+        "log_noise_var_sd": sd,
+        "usual_sd": float(np.sqrt(2 / num_rows)),
+    }
+    return found | ({"degrees": float(pool.weight @ reported["degrees"])} if student else {})
 
 
 def _scores(estimator: Any, panel: StockPanel, columns: list[str]) -> Row:

@@ -90,6 +90,7 @@ def _fit(row: Row) -> Row:
         "log s2": f"{row['log_noise_var']:.4f}",
         "sd log s2": f"{row['log_noise_var_sd']:.4f}",
         "usual sd": f"{row['usual_sd']:.4f}",
+        "df": f"{row['degrees']:.2f}" if "degrees" in row else "-",
         "ELBO": "-" if np.isnan(row["elbo"]) else f"{row['elbo']:.1f}",
         "converged": "yes" if row["converged"] else "no",
         "steps": row["steps"],
