@@ -79,7 +79,10 @@ def _curves(estimator: Any, table: Any, ax: Axes | None) -> Axes:
         else:
             ax.plot(curve[variable], curve["mean"], color=GREY, lw=0.8, alpha=0.7)
     if few and len(labels) > 1:
-        ax.legend(frameon=False)
+        # Curves often fill the picture: the legend gets room of its own.
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + 0.25 * (high - low))
+        ax.legend(frameon=False, loc="upper left", ncols=2)
     classes = getattr(estimator, "classes_", None)
     ylabel = "expected response" if classes is None else f"probability of {classes[1]}"
     ax.set(xlabel=variable, ylabel=ylabel)

@@ -57,7 +57,7 @@ footer { padding-bottom: 2rem; font-size: .85rem; }
 @media (max-width: 40rem) { body { font-size: 15px; } section { padding: .9rem; }
   dl { grid-template-columns: repeat(2, 1fr); }
   h1 { font-size: 1.45rem; } .verdict h2 { font-size: 1.4rem; } table { min-width: 0; }
-  th, td { padding-right: .45rem; font-size: .85rem; } tbody :is(th, td:last-child) {
+  th, td { padding-right: .45rem; font-size: .85rem; } tbody th, table.text td:last-child {
   white-space: normal; overflow-wrap: anywhere; } }
 @media print { :root { --paper: #fff; --card: #fff; --ink: #000; --soft: #444; --line: #ccc;
   --blue: #2a6f97; --grey: #8d99ae; --red: #d1495b; --good: #1f7a4d; --good-back: #fff;
