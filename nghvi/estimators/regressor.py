@@ -27,7 +27,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         written for one row, or a pair of functions (init(key), apply(weights, x)).
     random : "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept"
         for linear models, "all" with hidden layers).
-    response : "gaussian"; "auto" means that.
+    response : "gaussian" ("auto" means that), or "student-t" for noise with outliers.
     covariance : "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by
         default).
     priors : a nghvi.priors.Priors; it refers to standardised data if ``standardize``.
