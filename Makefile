@@ -18,7 +18,7 @@ demo: $(READY)
 	$(BIN)/nghvi demo --out demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff format --check nghvi tests benchmarks
