@@ -1,4 +1,4 @@
-"""Any log-concave response: independence Metropolis with a t proposal for each group.
+"""Any response: independence Metropolis with a t proposal for each group.
 
 The proposal t_5(centre, covariance) takes its moments from quadrature where there is one, else
 from the conditional mode and curvature. Conditionals are close to their proposal, so most

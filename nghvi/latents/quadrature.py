@@ -8,7 +8,7 @@ Nodes are centred at each group's conditional mode and scaled by its curvature C
 The integral does not depend on where the nodes stand, so they are held fixed when it is
 differentiated; the gradient is then Fisher's identity with the quadrature's own weights. With
 one node this is Laplace's approximation, where the mode does matter: there one Newton step is
-differentiated, which is the implicit derivative.
+differentiated, which is the implicit derivative where the response is log-concave.
 """
 
 import itertools

@@ -141,11 +141,8 @@ def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l 
         lambda draw: _predictor(inputs, draw, effects), inputs.draws
     )
     mean, spread = jax.vmap(response.moments)(location, variance, dispersion)
-    sd, first, last = (
-        jnp.sqrt(jnp.max(spread, axis=0)),
-        jnp.min(mean, axis=0),
-        jnp.max(mean, axis=0),
-    )
+    sd = jnp.sqrt(jnp.max(spread, axis=0))
+    first, last = jnp.min(mean, axis=0), jnp.max(mean, axis=0)
 
     def find(level: Array) -> Array:
         # Cantelli's inequality: no distribution has its quantile farther out.
