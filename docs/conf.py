@@ -34,6 +34,8 @@ python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
 napoleon_use_param = False
 napoleon_use_ivar = False
+napoleon_attr_annotations = False
+smartquotes = False
 
 
 def _of_scikit_learn(

@@ -16,6 +16,7 @@ from nghvi.storage.replace import replaced
 
 TARGET = pathlib.Path(__file__).parent / "figures" / "schools.png"
 
+
 def main() -> None:
     """Fit the built-in schools; slopes by school, group effects, two densities with the truth."""
     data = simulate_schools()
