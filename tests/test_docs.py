@@ -1,6 +1,6 @@
 """What the site and the README show runs: ``python`` and ``shell`` fences, page by page, in order.
 
-A fence that is not to be run has another name (``text``, or the directive ``{code-block}``).
+A fence that is not to be run has another name: ``text``, ``py`` or the directive ``{code-block}``.
 """
 
 import pathlib
