@@ -4,8 +4,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: setup demo test lint bench bench-setup results-page clean
+.PHONY: setup demo test lint docs bench bench-setup results-page clean
 
 setup: $(READY)
 
@@ -21,11 +22,19 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
-	$(BIN)/ruff format --check nghvi tests benchmarks
-	$(BIN)/ruff check nghvi tests benchmarks
+	$(BIN)/ruff format --check nghvi tests benchmarks docs
+	$(BIN)/ruff check nghvi tests benchmarks docs
 	$(BIN)/python tests/check_file_sizes.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
+
+docs: $(DOCS_READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $(DOCS_READY)
 
 bench: $(READY) $(BENCH_READY)
 	$(BIN)/python -m benchmarks.calibration
@@ -51,4 +60,4 @@ $(BENCH_READY): benchmarks/requirements.txt pyproject.toml
 	touch $(BENCH_READY)
 
 clean:
-	rm -rf $(VENV) .venv-bench demo build dist
+	rm -rf $(VENV) .venv-bench demo build dist docs/_build

@@ -125,7 +125,9 @@ class HalfT(_Diagonal):
 
 @dataclasses.dataclass(frozen=True)
 class WishartPrecision(_Correlated):
-    """Omega^-1 ~ Wishart(scale I, df): density prop. to |W|^((df-r-1)/2) exp(-tr(W) / (2 scale)).
+    """Omega^-1 = W ~ Wishart(scale I, df).
+
+    The density is proportional to ``|W|^((df-r-1)/2) exp(-tr(W) / (2 scale))``.
 
     ``df=None`` means r + 1. The paper's choice is scale 0.01, which is very informative on
     standardised data: it holds every variance near 100 / (K + r).

@@ -18,38 +18,64 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
 
     Parameters
     ----------
-    group : column name (or index, for arrays) of the grouping factor; None for no effects.
-    formula : a model formula that makes the columns from a raw data frame; :func:`nghvi.mixed`
+    group
+        Column name (or index, for arrays) of the grouping factor; None for no effects.
+    formula
+        A model formula that makes the columns from a raw data frame; :func:`nghvi.mixed`
         sets it together with what else the formula says.
-    hidden : widths of hidden layers; () is a linear mixed model.
-    activation : "relu", "tanh" or "silu".
-    trunk : a network of your own instead of ``hidden``: a nghvi.networks.Trunk, an equinox module
+    hidden
+        Widths of hidden layers; () is a linear mixed model.
+    activation
+        "relu", "tanh" or "silu".
+    trunk
+        A network of your own instead of ``hidden``: a nghvi.networks.Trunk, an equinox module
         written for one row, or a pair of functions (init(key), apply(weights, x)).
-    random : "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept"
+    random
+        "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept"
         for linear models, "all" with hidden layers).
-    response : "gaussian" ("auto" means that), or "student-t" for noise with outliers.
-    covariance : "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by
+    response
+        "gaussian" ("auto" means that), or "student-t" for noise with outliers.
+    covariance
+        "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by
         default).
-    priors : a nghvi.priors.Priors; it refers to standardised data if ``standardize``.
-    rank : factors of the posterior covariance, "full" or "auto".
-    fit_intercept : add an intercept.
-    standardize : fit on standardised columns and response; results are reported on the raw scale.
-    method : "auto"; a published rule: "ng-hvi", "ng-hvi-printed", "sg-hvi"; or another method for
+    priors
+        A nghvi.priors.Priors; it refers to standardised data if ``standardize``.
+    rank
+        Factors of the posterior covariance, "full" or "auto".
+    fit_intercept
+        Add an intercept.
+    standardize
+        Fit on standardised columns and response; results are reported on the raw scale.
+    method
+        "auto"; a published rule: "ng-hvi", "ng-hvi-printed", "sg-hvi"; or another method for
         the same model: "davi", "davi-published", "nagvac", "nagvac-published", "least-squares"
         (no groups).
-    steps : number of steps of a network or of another method; None is automatic.
-    n_starts : starts of a network, of which the best goes on; "auto" is 3, 6 for a classifier.
-    latents : "integrate", "sample" or "auto" (integrate).
-    importance : correct the draws of small models by importance weights where reliable.
-    random_state : seed; None is 0, so results are reproducible by default.
-    verbose : show a progress bar.
+    steps
+        Number of steps of a network or of another method; None is automatic.
+    n_starts
+        Starts of a network, of which the best goes on; "auto" is 3, 6 for a classifier.
+    latents
+        "integrate", "sample" or "auto" (integrate).
+    importance
+        Correct the draws of small models by importance weights where reliable.
+    random_state
+        Seed; None is 0, so results are reproducible by default.
+    verbose
+        Show a progress bar.
 
     Attributes
     ----------
-    converged_, verdict_ : has it converged, and a sentence about it.
-    elbo_, elbo_se_, log_evidence_, k_hat_ : lower bound, its Monte Carlo error, log evidence by
-        importance sampling, Pareto shape of the Gaussian family.
-    trace_ : one row a step. groups_ : levels of the group. posterior_ : the posterior object.
+    converged_, verdict_
+        Has it converged, and a sentence about it.
+    elbo_, elbo_se_, log_evidence_, k_hat_
+        Lower bound, its Monte Carlo error, log evidence by importance sampling, Pareto shape of
+        the Gaussian family.
+    trace_
+        One row a step.
+    groups_
+        Levels of the group.
+    posterior_
+        The posterior object.
     """
 
     def fit(self, X: Any, y: Any, counts: Any = None, validation: Any = None) -> Self:
