@@ -1,7 +1,9 @@
 """Shared small problems; every fit in the suite is tiny."""
 
 import functools
+import gc
 import os
+import pathlib
 
 # Each worker gets a core of its own, before JAX starts its threads: two thread pools on the same
 # cores spend their time waiting for each other.
@@ -18,6 +20,19 @@ import pytest
 import nghvi
 
 matplotlib.use("Agg")
+
+MAPS = pathlib.Path("/proc/self/maps")
+MOST_MAPS = 30_000
+"""Programs hold memory maps, of which Linux allows a process 65,530: beyond, XLA crashes."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_programs():
+    """Forget compiled programs between files when there are many."""
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @functools.lru_cache
