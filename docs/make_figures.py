@@ -22,7 +22,8 @@ def main() -> None:
     data = simulate_schools()
     model = nghvi.mixed("score ~ intake + hours + girl + (1 + intake | school)", data.frame)
     ordered = model.group_effects().sort_values("intake_mean").index
-    figure, axes = plt.subplots(1, 4, figsize=(14, 3.4))
+    figure, grid = plt.subplots(2, 2, figsize=(10, 6.2))
+    axes = grid.ravel()
     plots.lek(model, "intake", groups=[ordered[0], "population", ordered[-1]], ax=axes[0])
     axes[0].set_title("Score of two schools and of all")
     plots.caterpillar(model, "intake", ax=axes[1])
