@@ -152,10 +152,9 @@ def test_probit_recovers_probabilities(binary_panel, fitted_binary):
 
 
 def test_probit_with_four_effects_is_integrated_and_converges(binary_panel):
-    frame = binary_panel[COLUMNS].assign(c=np.sin(np.arange(len(binary_panel))))
-    fitted = nghvi.MixedClassifier("g", random="all", covariance="diagonal").fit(
-        frame, binary_panel["y"]
-    )
+    few = binary_panel[binary_panel["g"] < 12]
+    frame = few[COLUMNS].assign(c=np.sin(np.arange(len(few))))
+    fitted = nghvi.MixedClassifier("g", random="all", covariance="diagonal").fit(frame, few["y"])
     assert fitted.converged_, fitted.verdict_
     assert np.isfinite(fitted.summary().to_numpy()).all()
     assert np.isfinite(fitted.elbo_)
