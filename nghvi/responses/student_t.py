@@ -8,7 +8,7 @@ The first is orthogonal to nu: the Fisher information of (log sigma, nu) is prop
 ``[[nu (nu + 1), -1], [-1, ..]]``, so d log sigma / d nu = 1 / (nu (nu + 1)) along the curves
 on which sigma (nu + 1) / nu is constant. With log sigma in its place the two are correlated by
 about 0.6. The second is close to log(nu - 1), in which the likelihood is nearly quadratic, and
-unlike that takes all real values; decision 8 has figures.
+unlike that takes all real values; decision 9 has figures.
 """
 
 from typing import ClassVar, NamedTuple
