@@ -30,7 +30,7 @@ def mixed(
     has no effects. ``(. | school)`` gives every column of the fixed part, or with ``hidden`` every
     feature of the network, an effect.
 
-    ``response``: "gaussian", "probit" or "logit". ``settings``: those of
+    ``response``: "gaussian", "student-t", "probit" or "logit". ``settings``: those of
     :class:`nghvi.MixedRegressor` that the formula does not say. The fitted estimator reads raw
     data frames and codes them as the training data were.
     """
