@@ -32,7 +32,7 @@ from nghvi.studies.study import Options, Study
 from nghvi.studies.tables import write_table
 from nghvi.variational import FactorGaussian
 
-STEPS, EVERY, DRAWS = 3000, 25, 20
+STEPS, EVERY, DRAWS = 10_000, 50, 20
 MCMC, SWEEPS = "mcmc", 20_000
 
 
