@@ -70,7 +70,7 @@ def report_2a(rows: list[Row], folder: pathlib.Path) -> None:
     caption = "Example 2(a): ours (paper's); medians over data sets"
     write_table(table(rows, paper.EXAMPLE_2A), folder, "example2a", caption)
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    _traces(axes[:2], rows, ("davi-published", "sg-hvi", "ng-hvi"), 4_000)
+    _traces(axes[:2], rows, ("davi-published", "sg-hvi", "ng-hvi"), 6_000)
     wide = pd.DataFrame(rows).pivot(index="seed", columns="method", values="r2_test")
     ratios = {
         method: (wide[method] / wide["davi-published"]).to_numpy()
