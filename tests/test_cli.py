@@ -13,6 +13,7 @@ def test_demo_prints_a_table_and_writes_a_picture(tmp_path, capsys):
     assert "Converged" in printed
     assert "effects_sd[intake]" in printed
     assert (tmp_path / "out" / "overview.png").read_bytes()[:4] == b"\x89PNG"
+    assert "Converged" in (tmp_path / "out" / "report.html").read_text()
     assert "truth" in (tmp_path / "out" / "summary.csv").read_text()
 
 

@@ -9,12 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from scipy import stats
 from scipy.integrate import quad
 from scipy.special import log_expit, log_ndtr, logsumexp
 
-from nghvi._core.score import Integrated
 from nghvi.data import Rows
 from nghvi.latents import conjugate, metropolis, quadrature
 from nghvi.latents.rows import conditional_mode
@@ -23,6 +21,7 @@ from nghvi.models.mixed import prepare
 from nghvi.networks import Identity
 from nghvi.priors import Priors
 from nghvi.responses import Gaussian, Logit, Probit
+from tests.oracles import marginal_facts
 
 SIZES = np.array([3, 6, 1, 0, 4])
 CODES = np.random.default_rng(0).permutation(np.repeat(np.arange(SIZES.size), SIZES))
@@ -155,21 +154,8 @@ def group_integral(response, r, k):
 
 @functools.cache
 def binary_facts(response, r, num_nodes):
-    """log p(y | theta), the gradient of log p(y, theta), and the latter by differences."""
     model = model_for(response, r, num_nodes)
-    theta, unravel = ravel_pytree(params_for(response, r))
-    h = 1e-3
-    around = theta + np.kron(np.array([[h], [-h], [2 * h], [-2 * h]]), np.eye(theta.size))
-
-    @jax.jit
-    def compute(theta, around, data):
-        value, gradient, _ = Integrated()(jax.random.key(0), theta, (), model, data)
-        near = jax.lax.map(lambda t: model.log_marginal(unravel(t), data), around)
-        return value - model.log_prior(unravel(theta)), gradient, near
-
-    value, gradient, near = compute(theta, around, data_for(response))
-    up, down, far_up, far_down = np.asarray(near).reshape(4, -1)
-    return value, gradient, (8 * (up - down) - (far_up - far_down)) / (12 * h)
+    return marginal_facts(model, params_for(response, r), data_for(response))
 
 
 @cases(("response", "r"), *BINARY)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nghvi.baselines import nagvac
-from nghvi.baselines.nagvac import _advance, _begin
+from nghvi.baselines.nagvac import Task, _advance, _begin
 from nghvi.baselines.nagvac_step import Nagvac, predictive_loss
 from nghvi.baselines.ridge import Ridge, start
 from nghvi.models import MixedModel
@@ -72,8 +72,8 @@ WIDE = eqx.tree_at(
 def iterate(state, steps=1):
     """The compiled chunk of the fits above, from any state."""
     algorithm = Nagvac(Ridge.of(FITTED, TRAINING), False, "blockdiag", True)
-    key, end = jax.random.key(0), int(state.step) + steps
-    return _advance(algorithm, FITTED, TRAINING, VALIDATION, key, state, end, 100)
+    task = Task(algorithm, FITTED, TRAINING, VALIDATION)
+    return _advance(task, jax.random.key(0), state, int(state.step) + steps, 100)
 
 
 def test_the_first_iteration_only_takes_its_direction_unbounded():

@@ -49,6 +49,16 @@ class NagvacFit(NamedTuple):
     """Whether the stopping rule ended the run."""
 
 
+class Task(NamedTuple):
+    """What stays the same from step to step."""
+
+    algorithm: Nagvac
+    model: MixedModel
+    rows: Rows
+    watched: Rows
+    """Rows whose loss is followed."""
+
+
 class Trace(NamedTuple):
     """What is recorded of every iteration."""
 
@@ -81,14 +91,14 @@ def nagvac(
     key_start, key_run, key_judge, key_evaluate = jax.random.split(jax.random.key(seed), 4)
     from_prior = legacy and not model.response.conjugate
     algorithm = Nagvac(Ridge.of(model, rows), from_prior, fisher, validation is not None)
-    watched = rows if validation is None else validation
+    task = Task(algorithm, model, rows, rows if validation is None else validation)
     state = _begin(start(key_start, model, rows), jnp.full(2, FIRST_PRECISION, float), LENGTH)
     traces: list[Trace] = []
     ends, seconds = [0], [0.0]
     with Interrupt() as interrupt:
         while ends[-1] < steps and state.stale <= patience and not interrupt.requested:
             end = min(ends[-1] + CHUNK, steps)
-            state, trace = _advance(algorithm, model, rows, watched, key_run, state, end, patience)
+            state, trace = _advance(task, key_run, state, end, patience)
             trace = trace._replace(info=_largest_errors(trace.info))
             traces.append(trace)
             ends.append(int(state.step))
@@ -97,7 +107,7 @@ def nagvac(
                 progress("nagvac", ends[-1], steps, trace.info)
     stopped = bool(state.stale > patience)
     still = _begin(state.best, algorithm.ridge.adapt(state.best), 0.0)
-    _, fresh = _advance(algorithm, model, rows, watched, key_judge, still, CHUNK, CHUNK)
+    _, fresh = _advance(task, key_judge, still, CHUNK, CHUNK)
     verdict = _judge(fresh.info, stopped, interrupt.requested)
     whole = jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
     named = (("nagvac", whole.info),)
@@ -144,35 +154,21 @@ def _begin(q: FactorGaussian, precisions: Array, length: float) -> Iterate:
 
 
 def _advance(
-    algorithm: Nagvac,
-    model: MixedModel,
-    rows: Rows,
-    watched: Rows,
-    key: Key,
-    state: Iterate,
-    end: int,
-    patience: int,
+    task: Task, key: Key, state: Iterate, end: int, patience: int
 ) -> tuple[Iterate, Trace]:
     """At most a chunk of iterations, and their trace on the host."""
-    limits = (jnp.asarray(end), jnp.asarray(patience))
-    after, trace = _run_chunk(algorithm, model, rows, watched, key, state, limits)
+    after, trace = _run_chunk(task, key, state, (jnp.asarray(end), jnp.asarray(patience)))
     taken = int(after.step) - int(state.step)
     return after, jax.tree.map(lambda x: np.asarray(x)[:taken], trace)
 
 
 @eqx.filter_jit
 def _run_chunk(
-    algorithm: Nagvac,
-    model: MixedModel,
-    rows: Rows,
-    watched: Rows,
-    key: Key,
-    state: Iterate,
-    limits: tuple[Array, Array],
+    task: Task, key: Key, state: Iterate, limits: tuple[Array, Array]
 ) -> tuple[Iterate, Trace]:
     def step(state: Iterate) -> tuple[Iterate, Trace]:
         key_step = jax.random.fold_in(key, state.step)
-        following, info = algorithm.step(key_step, state, model, rows, watched)
+        following, info = task.algorithm.step(key_step, state, *task[1:])
         return following, Trace(info, following.loss)
 
     def unfinished(carry: tuple[Iterate, Trace]) -> Array:

@@ -1,4 +1,4 @@
-"""``nghvi demo``: a fit to built-in data, with a table and a picture."""
+"""``nghvi demo``: a fit to built-in data, with a table, a picture and a report."""
 
 import argparse
 import pathlib
@@ -11,14 +11,14 @@ EXAMPLES = "nghvi demo --out demo"
 def add(commands: Commands) -> None:
     """The command's arguments."""
     demo = add_command(
-        commands, "demo", run, "fit a mixed model to built-in data and plot it", EXAMPLES
+        commands, "demo", run, "fit a mixed model to built-in data and report on it", EXAMPLES
     )
     demo.add_argument("--out", type=pathlib.Path, default=pathlib.Path("demo"))
     demo.add_argument("--seed", type=int, default=0)
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Table, verdict and picture; exit code."""
+    """Table, verdict, picture and report; exit code."""
     import pandas as pd
     from rich.console import Console
 
@@ -51,10 +51,11 @@ def run(chosen: argparse.Namespace) -> int:
         picture = chosen.out / "overview.png"
         plots.overview(model, data.truth).savefig(picture, dpi=130)
         table.to_csv(chosen.out / "summary.csv")
+        model.report(chosen.out / "report.html", inputs, data.frame[data.target])
     except OSError as error:
         console.print(
             f"[red]cannot write to {chosen.out}: {error.strerror}; choose another --out[/]"
         )
         return 1
-    console.print(f"wrote {picture} and {chosen.out / 'summary.csv'}")
+    console.print(f"wrote report.html, overview.png and summary.csv in {chosen.out}")
     return 0 if model.converged_ else 3

@@ -19,7 +19,7 @@ NAMES = {
     "alpha": "intercept", "mkt_rf": "ERM", "smb": "SMB", "hml": "HML", "smb5": "SMB",
     "hml5": "HML", "rmw": "RMW", "cma": "CMA",
 }  # fmt: skip
-COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
+COLOURS = [f"C{j}" for j in range(10)]
 NORMAL_90 = 1.645
 CALIBRATED = {
     "Linear": "0.45",
