@@ -15,6 +15,7 @@ import pandas as pd
 from jaxtyping import Array, Float
 from sklearn.utils.validation import check_is_fitted
 
+from nghvi._linalg import small
 from nghvi._typing import Data
 from nghvi.data import Rows
 from nghvi.data.frame import DataError, encode_groups
@@ -148,7 +149,7 @@ def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Ar
         coef = model.all_coef(params)
         moments = rows.moments(lambda x: model.features(params, x), coef, model.random)
         square = jnp.diagonal(jnp.sum(moments.gram, axis=-1)) / moments.num_rows
-        inverse = jnp.linalg.inv(model.precision_factor(params))
+        inverse = small.inverse_lower(model.precision_factor(params))
         variance = jnp.sum(inverse**2, axis=0) * square
         return variance / jnp.sum(variance)
 

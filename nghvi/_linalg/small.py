@@ -1,32 +1,32 @@
 """Cholesky factors of many small matrices at once, batch axis last.
 
 LAPACK is called once per matrix; for the sizes of random effects the call costs more than
-the arithmetic. Up to ``UNROLL`` columns the factorisation is written out, so that every
-operation runs over the whole batch (about eight times faster at 1,000 matrices of order 3);
-above that LAPACK wins.
+the arithmetic. Up to ``UNROLL`` columns the algorithms are written out column by column, so that
+every operation runs over the whole batch; larger matrices go to :mod:`nghvi._linalg.lapack`.
 """
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-UNROLL = 4
+from nghvi._linalg import lapack
+
+UNROLL = 9
 
 
 def cholesky(matrix: Float[Array, "r r k"]) -> Float[Array, "r r k"]:
     """Lower Cholesky factor of each ``matrix[:, :, k]``."""
     r = matrix.shape[0]
     if r > UNROLL:
-        return jnp.moveaxis(jnp.linalg.cholesky(jnp.moveaxis(matrix, -1, 0)), 0, -1)
-    zero = jnp.zeros_like(matrix[0, 0])
-    rows: list[list[Array]] = [[zero] * r for _ in range(r)]
+        return jnp.moveaxis(lapack.cholesky(jnp.moveaxis(matrix, -1, 0)), 0, -1)
+    columns: list[Array] = []
     for j in range(r):
-        rows[j][j] = jnp.sqrt(matrix[j, j] - sum((rows[j][k] ** 2 for k in range(j)), zero))
-        for i in range(j + 1, r):
-            inner = sum((rows[i][k] * rows[j][k] for k in range(j)), zero)
-            rows[i][j] = (matrix[i, j] - inner) / rows[j][j]
-    return jnp.stack([jnp.stack(row) for row in rows])
+        rest = matrix[j:, j]
+        for column in columns:
+            rest = rest - column[j:] * column[j]
+        rest = rest / jnp.sqrt(rest[0])
+        columns.append(jnp.concatenate([jnp.zeros_like(matrix[:j, j]), rest]))
+    return jnp.stack(columns, axis=1)
 
 
 def solve_lower(
@@ -35,10 +35,8 @@ def solve_lower(
     """Solve ``lower x = right`` (or with ``lower'``) for each member of the batch."""
     r = lower.shape[0]
     if r > UNROLL:
-        solution = solve_triangular(
-            jnp.moveaxis(lower, -1, 0), right.T[..., None], lower=True, trans=int(transpose)
-        )
-        return solution[..., 0].T
+        half = lapack.inverse_lower(jnp.moveaxis(lower, -1, 0))
+        return jnp.einsum("kji,jk->ik" if transpose else "kij,jk->ik", half, right)
     x: list[Array] = [right[0]] * r
     order = range(r - 1, -1, -1) if transpose else range(r)
     for i in order:
@@ -47,6 +45,24 @@ def solve_lower(
         inner = sum((entry(k) * x[k] for k in known), jnp.zeros_like(right[0]))
         x[i] = (right[i] - inner) / lower[i, i]
     return jnp.stack(x)
+
+
+def inverse_lower(lower: Float[Array, "r r *k"]) -> Float[Array, "r r *k"]:
+    """The inverse of one lower triangular matrix, or of each of a batch."""
+    r = lower.shape[0]
+    if r == 0:
+        return lower
+    if r > UNROLL:
+        batch = lower if lower.ndim == 3 else lower[..., None]
+        found = jnp.moveaxis(lapack.inverse_lower(jnp.moveaxis(batch, -1, 0)), 0, -1)
+        return found.reshape(lower.shape)
+    rows: list[Array] = []
+    for i in range(r):
+        row = jnp.zeros_like(lower[0]).at[i].set(1.0)
+        for j, known in enumerate(rows):
+            row = row - lower[i, j] * known
+        rows.append(row / lower[i, i])
+    return jnp.stack(rows)
 
 
 def half_log_det(lower: Float[Array, "r r k"]) -> Float[Array, " k"]:
@@ -77,13 +93,8 @@ def _log_evidence_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 def inverse(root: Float[Array, "r r k"]) -> Float[Array, "r r k"]:
     """(R R')^-1 for each factor."""
-    r = root.shape[0]
-    if r == 1:
-        return root**-2
-    if r > UNROLL:
-        batch = jnp.moveaxis(root, -1, 0)
-        half = solve_triangular(batch, jnp.broadcast_to(jnp.eye(r), batch.shape), lower=True)
+    if root.shape[0] > UNROLL:
+        half = lapack.inverse_lower(jnp.moveaxis(root, -1, 0))
         return jnp.einsum("kai,kaj->ijk", half, half)
-    unit = jnp.eye(r)[:, :, None] * jnp.ones(root.shape[-1])
-    half = jnp.stack([solve_lower(root, unit[i]) for i in range(r)], axis=1)
-    return jnp.einsum("aik,ajk->ijk", half, half)
+    half = inverse_lower(root)
+    return sum((row[:, None] * row[None] for row in half), jnp.zeros_like(root))

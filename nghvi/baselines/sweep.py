@@ -237,5 +237,5 @@ def _residual_squares(
 
 def covariance(factor: Float[Array, "r r"]) -> Float[Array, "r r"]:
     """Omega = (L L')^-1."""
-    inverse = solve_triangular(factor, jnp.eye(factor.shape[0]), lower=True)
+    inverse = small.inverse_lower(factor)
     return inverse.T @ inverse

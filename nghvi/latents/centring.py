@@ -9,9 +9,9 @@ Omega is nearly all noise. Per effect, the prior's share w of what is known mixe
 """
 
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from nghvi._linalg import small
 from nghvi._typing import Scalar
 from nghvi.latents.rows import RowProblem
 
@@ -34,8 +34,7 @@ def recentre(
     share: Float[Array, " r"],
 ) -> tuple[Float[Array, "k r"], Scalar]:
     """Effects in the moving coordinates, and the log Jacobian of ``u -> alpha``."""
-    eye = jnp.eye(share.size)
-    inverse, fixed = (solve_triangular(root, eye, lower=True) for root in (lower, drawn_at))
+    inverse, fixed = small.inverse_lower(lower), small.inverse_lower(drawn_at)
     moving = share[:, None] * inverse + (1 - share)[:, None] * fixed
     log_det = effects.shape[0] * jnp.sum(jnp.log(jnp.diagonal(moving)))
     return effects @ drawn_at @ moving, log_det

@@ -9,7 +9,6 @@ With moments G_k = Z_k'Z_k, c_k = Z_k'e_k, noise variance v and Omega^-1 = L L':
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from nghvi._core.draws import flat_normal
@@ -79,4 +78,4 @@ def colour(
     whitened: Float[Array, "r k"], precision_factor: Float[Array, "r r"]
 ) -> Float[Array, "k r"]:
     """alpha = L^-T u, one group a row: back from the units in which the prior is N(0, I)."""
-    return solve_triangular(precision_factor, whitened, lower=True, trans=1).T
+    return whitened.T @ small.inverse_lower(precision_factor)

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from nghvi._core.response import Response
@@ -66,8 +65,7 @@ def whiten_design(
     The inverse is taken first: solving for n right-hand sides makes XLA store features column by
     column, which slows everything else on them down.
     """
-    eye = jnp.eye(precision_factor.shape[0])
-    return design @ solve_triangular(precision_factor, eye, lower=True).T
+    return design @ small.inverse_lower(precision_factor).T
 
 
 def newton_step(problem: RowProblem, effects: Float[Array, "r k"]) -> Float[Array, "r k"]:

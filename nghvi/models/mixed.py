@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from nghvi._core.model import MarginalModel
 from nghvi._core.response import Response
+from nghvi._linalg import small
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
 from nghvi.data.grouped import Grouped, select
@@ -284,7 +285,7 @@ class MixedModel(MarginalModel):
         if r == 0 or self.nodes == 1:
             return self.draw_effects(key, params, data), jnp.zeros((r, r, data.num_groups))
         mean, cov = quadrature.moments(self.row_problem(params, data), self.nodes)
-        inverse = jax.scipy.linalg.solve_triangular(lower, jnp.eye(r), lower=True)
+        inverse = small.inverse_lower(lower)
         return conjugate.colour(mean, lower), jnp.einsum("ai,abk,bj->ijk", inverse, cov, inverse)
 
     def _moments(self, params: MixedParams, data: GroupedData) -> Moments:

@@ -16,7 +16,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from nghvi._typing import Data, Key
@@ -246,4 +245,4 @@ def _population(
     model: MixedModel, params: MixedParams, key: Key, number: int
 ) -> Float[Array, "k r"]:
     white = jax.random.normal(key, (model.num_effects, number))
-    return solve_triangular(model.precision_factor(params), white, lower=True, trans=1).T
+    return conjugate.colour(white, model.precision_factor(params))

@@ -1,0 +1,66 @@
+"""Factors of many larger matrices, batch axis first, one piece of the batch after another.
+
+jaxlib divides a large batch between the threads of a pool and waits for them on a thread of that
+pool. Two such calls at once on two cores have no thread left that could do the work, and wait
+for ever. Pieces below ``LARGEST_PIECE`` operations are worked off by the thread that asked.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+LARGEST_PIECE = 200_000
+
+
+def _in_pieces(of: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """``of`` one matrix for a batch of them, also where the batch comes from ``vmap``."""
+
+    @custom_vmap
+    def apply(batch: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
+        fit = (LARGEST_PIECE - 1) // max(1, batch.shape[-1] ** 3)
+        return jax.lax.map(of, batch, batch_size=max(1, fit))
+
+    @apply.def_vmap
+    def flatten(axis_size: int, in_batched: list[bool], batch: Array) -> tuple[Array, bool]:
+        return apply(batch.reshape(-1, *batch.shape[2:])).reshape(batch.shape), True
+
+    return apply
+
+
+_cholesky = _in_pieces(jnp.linalg.cholesky)
+_inverse_lower = _in_pieces(
+    lambda lower: solve_triangular(lower, jnp.eye(lower.shape[-1]), lower=True)
+)
+
+
+@jax.custom_jvp
+def cholesky(matrix: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
+    """Lower Cholesky factors."""
+    return _cholesky(matrix)
+
+
+@jax.custom_jvp
+def inverse_lower(lower: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
+    """Inverses of lower triangular matrices."""
+    return _inverse_lower(lower)
+
+
+@cholesky.defjvp
+def _cholesky_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # dL = L Phi(L^-1 dA L^-T), Phi: the lower triangle with half the diagonal.
+    lower = cholesky(primals[0])
+    inverse = inverse_lower(lower)
+    symmetric = (tangents[0] + tangents[0].mT) / 2
+    inner = inverse @ symmetric @ inverse.mT
+    half = jnp.tril(inner) - inner * jnp.eye(inner.shape[-1]) / 2
+    return lower, lower @ half
+
+
+@inverse_lower.defjvp
+def _inverse_lower_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    inverse = inverse_lower(primals[0])
+    return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse
