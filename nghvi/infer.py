@@ -1,7 +1,7 @@
 """``infer``: from any model to a judged posterior, the one door to the recipes."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -116,9 +116,11 @@ def infer(
         size = model.evaluation_size(data)
         batch = max(1, SIDE_BY_SIDE // max(size, 1))
         plan = Plan(rank, method, steps, n_starts, latents, smooth, start, batch)
-        done = run(_recipe(key, model, data, plan), key, model, data, progress, resume)
-        # Where a network's latents are drawn, only the final evaluation integrates.
-        better = _refined_if_needed(model, data, done.q) if smooth else None
+        # Where integrals are costly latents are drawn, and only the final evaluation integrates.
+        drawn = latents != "integrate" and _integrals_are_costly(model, data)
+        fitted = cast(MarginalModel, model).approximate() if drawn and smooth else model
+        done = run(_recipe(key, fitted, data, plan), key, fitted, data, progress, resume)
+        better = _refined_if_needed(model, data, done.q) if smooth and not drawn else None
         if better is None or done.position is not None:
             break
         model, resume = better, None
@@ -171,6 +173,15 @@ def _recipe(key: Key, model: LatentModel, data: Data, plan: Plan) -> Recipe:
     return deep_recipe(model, data, score, number, plan.steps, starts)
 
 
+def _integrals_are_costly(model: LatentModel, data: Data) -> bool:
+    """Whether an evaluation of the exact marginal takes seconds."""
+    return (
+        isinstance(model, MarginalModel)
+        and not model.integration_is_cheap
+        and model.evaluation_size(data) > HUGE
+    )
+
+
 def _refined_if_needed(model: LatentModel, data: Data, q: Variational) -> MarginalModel | None:
     """The refined model, if it disagrees with the present one at the result."""
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
@@ -193,6 +204,7 @@ def finish(
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
     slow = not model.integration_is_cheap or model.evaluation_size(data) > HUGE
     draws = 50 if costly and slow else 250 if costly else 2000
+    correct = correct and not _integrals_are_costly(model, data)
     found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch)
     if not np.isfinite(found.elbo):
         lost = int(np.sum(~np.isfinite(found.log_ratio)))

@@ -107,6 +107,10 @@ class MarginalModel(LatentModel):
         """The model with a more accurate :meth:`log_marginal`; itself if there is none."""
         return self
 
+    def approximate(self) -> Self:
+        """The model with a cheap :meth:`log_marginal` that need not be exact; itself if none."""
+        return self
+
 
 def parameter_dimension(model: LatentModel, data: Data) -> int:
     """Number of scalars in theta."""

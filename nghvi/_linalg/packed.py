@@ -29,14 +29,20 @@ def unpack_lower(packed: Float[Array, " free"], rows: int, columns: int) -> Floa
         return jnp.zeros((rows, 0), packed.dtype)
     if columns == 1:
         return packed[:, None]
-    index = _lower_indices(rows, columns)
-    return jnp.zeros((rows, columns), packed.dtype).at[index].set(packed, unique_indices=True)
+    # Only the first rows are a triangle; a scatter of all the others is slow on a CPU.
+    top = min(rows, columns)
+    index = _lower_indices(top, columns)
+    triangle = jnp.zeros((top, columns), packed.dtype).at[index].set(
+        packed[: index[0].size], unique_indices=True
+    )
+    return jnp.concatenate([triangle, packed[index[0].size :].reshape(-1, columns)])
 
 
 def pack_lower(matrix: Float[Array, "r c"]) -> Float[Array, " free"]:
     """The free entries of a lower trapezoid; what stands above the diagonal is ignored."""
     rows, columns = matrix.shape
-    return matrix[_lower_indices(rows, columns)]
+    top = min(rows, columns)
+    return jnp.concatenate([matrix[_lower_indices(top, columns)], matrix[top:].ravel()])
 
 
 @functools.lru_cache(maxsize=64)

@@ -17,6 +17,8 @@ from nghvi.latents import quadrature
 from nghvi.latents.rows import RowProblem, conditional_mode
 
 DEGREES = 5.0
+CENTRE_TOLERANCE = 0.05
+"""In units of the prior; a proposal need not stand at the mode exactly."""
 
 
 class Proposal(NamedTuple):
@@ -31,7 +33,7 @@ def make_proposal(problem: RowProblem, num_nodes: int) -> Proposal:
     if num_nodes > 1:
         centre, covariance = quadrature.moments(problem, num_nodes)
     else:
-        centre = conditional_mode(problem)
+        centre = conditional_mode(problem, CENTRE_TOLERANCE)
         covariance = small.inverse(small.cholesky(problem.derivatives(centre)[1]))
     return Proposal(centre, small.cholesky(covariance))
 

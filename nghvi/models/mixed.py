@@ -34,7 +34,7 @@ SOBOL_POINTS = 256
 LARGEST_GRID = 1500
 CHEAP_GRID = 30
 MOVES = 5
-"""Metropolis moves a draw of the effects makes."""
+"""Metropolis moves a draw of the effects makes from the last one."""
 
 
 GroupedData = Any
@@ -91,6 +91,10 @@ class MixedModel(MarginalModel):
         if self.response.conjugate or self.nodes == 1 or points > LARGEST_GRID:
             return self
         return dataclasses.replace(self, num_nodes=finer)
+
+    def approximate(self) -> "MixedModel":
+        needed = not self.response.conjugate and self.num_effects > 0
+        return dataclasses.replace(self, num_nodes=1) if needed else self
 
     def num_observations(self, data: GroupedData) -> float:
         return data.num_rows
@@ -250,7 +254,7 @@ class MixedModel(MarginalModel):
         start = lower.T @ latents.T
         if self.gibbs is None:
             proposal = metropolis.make_proposal(problem, self._proposal_nodes)
-            whitened = metropolis.sample(key, problem, proposal, self._moves, start)
+            whitened = metropolis.sample(key, problem, proposal, MOVES, start)
         else:
             whitened = self.response.gibbs(key, problem, start, self.gibbs)
         return conjugate.colour(whitened, lower)
@@ -264,12 +268,9 @@ class MixedModel(MarginalModel):
             return conjugate.sample(key, self.conditional(params, data))
         problem = self.row_problem(params, data)
         proposal = metropolis.make_proposal(problem, self._proposal_nodes)
-        return conjugate.colour(metropolis.sample(key, problem, proposal, self._moves), lower)
-
-    @property
-    def _moves(self) -> int:
         # Laplace's moments are farther off than quadrature's: more moves to forget them.
-        return MOVES if self._proposal_nodes > 1 else 5 * MOVES
+        moves = MOVES if self._proposal_nodes > 1 else 5 * MOVES
+        return conjugate.colour(metropolis.sample(key, problem, proposal, moves), lower)
 
     @property
     def _proposal_nodes(self) -> int:
