@@ -64,7 +64,7 @@ def done(tmp_path_factory):
     models = (finance.LINEAR, finance.COEFFICIENTS, finance.DEEP_LARGE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finance, "panel_of", lambda path: small)
-        patch.setattr(finance, "NETWORK_STEPS", 300)
+        patch.setattr(finance, "NETWORK_STEPS", {"gaussian": 300, "student-t": 300})
         patch.setattr(finance, "PAPER", models)
         patch.setattr(finance, "ABLATIONS", ())
         patch.setattr(finance, "FACTOR_SETS", {"FF3": finance.FF3})
