@@ -65,7 +65,7 @@ def run(chosen: argparse.Namespace) -> int:
         rundir.check_asked(chosen.out, asked)
     rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
     estimator = estimator.resume() if chosen.resume else _fit(chosen, table)
-    rundir.write(chosen.out, estimator, asked)
+    rundir.write(chosen.out, estimator, asked, chosen.data)
     return _report(chosen, estimator)
 
 

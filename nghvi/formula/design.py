@@ -9,6 +9,7 @@ The columns of a design, in the order in which the model reads them::
 Nothing but text, numbers and labels is kept, so that a design can be saved.
 """
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,14 @@ class Design(NamedTuple):
     def variables(self) -> tuple[str, ...]:
         """Columns of the data frame that are read."""
         return _variables(parse(self.formula))
+
+    @property
+    def movable(self) -> tuple[str, ...]:
+        """Columns of the design that are columns of the data and read nowhere else in it."""
+        syntax = parse(self.formula)
+        terms = {str(term): term for text in _texts(syntax) for term in terms_of(syntax, text)}
+        readers = Counter(name for term in terms.values() for name in variables_of(syntax, [term]))
+        return tuple(name for name in self.columns if readers[name] == 1)
 
     def table(self, data: Any) -> Table:
         """The design's columns and the groups of a raw data frame."""

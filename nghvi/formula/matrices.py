@@ -3,6 +3,7 @@
 import copy
 import re
 import warnings
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from formulaic import Formula, ModelSpec
 from formulaic.errors import DataMismatchWarning, FormulaicError
 from formulaic.formula import SimpleFormula
 from formulaic.materializers import PandasMaterializer
-from formulaic.parser.types import Factor
+from formulaic.parser.types import Factor, Term
 
 from nghvi.data.frame import DataError
 from nghvi.formula.errors import FormulaError
@@ -56,7 +57,7 @@ def terms_of(syntax: Syntax, text: str) -> SimpleFormula:
     return terms
 
 
-def variables_of(syntax: Syntax, terms: SimpleFormula) -> tuple[str, ...]:
+def variables_of(syntax: Syntax, terms: Iterable[Term]) -> tuple[str, ...]:
     """Columns of the data that the terms read."""
     factors = [factor for term in terms for factor in term.factors]
     return tuple(name for factor in factors for name in columns_of(factor, syntax.text))

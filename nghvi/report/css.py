@@ -44,8 +44,8 @@ tbody th { font-weight: 600; }
 th:first-child, table.text :is(th, td):last-child { text-align: left; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr));
   gap: 1rem; }
-.figures.small { grid-template-columns: repeat(auto-fill, minmax(9.2rem, 1fr)); gap: .6rem; }
-figure { margin: 0; min-width: 0; max-width: 34rem; }
+.figures.small { grid-template-columns: repeat(auto-fill, minmax(min(11rem, 45%), 1fr)); }
+figure { margin: 0; min-width: 0; max-width: 31rem; }
 figcaption { font-size: .88rem; margin-top: .2rem; }
 svg { display: block; width: 100%; height: auto; color: var(--ink); overflow: visible; }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }

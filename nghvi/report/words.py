@@ -80,6 +80,15 @@ def sign(row: pd.Series) -> str:
     return "negative" if row["q95"] < 0 else "sign uncertain"
 
 
+def scale(estimator: Any) -> str:
+    """What coefficients of a classification are measured on."""
+    name = estimator.posterior_.model.response.name
+    return (
+        f"All numbers here are on the {name} scale: what raises the sum of the terms makes "
+        f"{estimator.classes_[1]} more probable."
+    )
+
+
 def share(value: float) -> str:
     """A share in per cent."""
     return f"{100 * value:.0f} %"
@@ -128,5 +137,6 @@ def rows_checked(checked: pd.DataFrame, total: int) -> str:
     said = f"Tested on {which} of the fit, each predicted from all the others (leave-one-out)."
     bad = int((checked["k_hat"] > RELIABLE).sum())
     if bad:
-        said += f" For {bad} very influential rows this is approximate and may flatter a little."
+        rows = "row" if bad == 1 else "rows"
+        said += f" For {bad} very influential {rows} this is approximate and may flatter a little."
     return said
