@@ -50,8 +50,8 @@ def lek_profile(
     """Expected response along one input, all others held at a reference.
 
     ``groups``: labels of known groups; "population", the default, is the curve without effects.
-    ``reference``: values of the other inputs; training medians where none is given (of a formula,
-    those of the columns that it makes).
+    ``reference``: values of the other inputs; training medians (of the design's columns) where
+    none is given.
     ``grid``: values of the input; otherwise ``n_grid`` between two of its training quantiles.
 
     Returns one row a group and grid value: ``group``, the input, ``mean``, ``lower``, ``upper``.
@@ -192,16 +192,15 @@ def _input_name(estimator: Any, variable: Any) -> str:
     check_is_fitted(estimator, "posterior_")
     named = hasattr(estimator, "feature_names_in_") or isinstance(variable, str)
     name = str(variable) if named else f"x{variable}"
-    if name in movable(estimator):
-        return name
-    if estimator.formula is not None and name in (*estimator._inputs, *estimator.feature_names_in_):
+    inputs = movable(estimator)
+    if name not in inputs:
+        shown, rest = ", ".join(map(repr, inputs[:10])), ""
+        if estimator.formula is not None:
+            rest = " Where the formula transforms a column, change it in a data frame and predict."
         raise DataError(
-            f"variable={variable!r} cannot move by itself: it is a category, an interaction or a "
-            "transformation of the formula, or read by one; change the column of a data frame and "
-            "use predict."
+            f"variable={variable!r} is not an input that can move by itself; these can: {shown}.{rest}"
         )
-    shown = ", ".join(map(repr, estimator._inputs[:10]))
-    raise DataError(f"variable={variable!r} is not an input of the model; it has {shown}.")
+    return name
 
 
 def movable(estimator: Any) -> tuple[str, ...]:

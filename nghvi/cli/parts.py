@@ -35,8 +35,8 @@ def add_command(
     return parser
 
 
-def one_line(error: BaseException) -> str:
-    """The message of an error without line breaks."""
+def one_line(error: object) -> str:
+    """A message without line breaks."""
     return " ".join(str(error).split())
 
 

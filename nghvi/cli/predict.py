@@ -10,7 +10,7 @@ import pandas as pd
 
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, UsageError, add_command, as_json
-from nghvi.cli.tables import check_column, check_complete, read_table
+from nghvi.cli.tables import check_cells, check_column, read_table
 from nghvi.data.frame import encode_groups, read_labels
 from nghvi.posterior.predictive import predictor_draws
 from nghvi.storage.replace import replaced
@@ -45,7 +45,7 @@ def run(chosen: argparse.Namespace) -> int:
     names = [str(name) for name in estimator.feature_names_in_]
     for name in names:
         check_column(chosen.data, rows, name, "an input of the model")
-    check_complete(chosen.data, rows[names])
+    check_cells(chosen.data, rows[names], [estimator.group])
     predicted = predictions(estimator, rows[names], chosen.level)
     if chosen.json:
         print(as_json(predicted.to_dict(orient="records")))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, UsageError, add_command, one_line
-from nghvi.cli.tables import check_column, check_complete, read_table
+from nghvi.cli.tables import check_cells, check_column, read_table
 from nghvi.formula import parse, response_of, variables
 
 EXAMPLES = """\
@@ -49,12 +49,7 @@ def run(chosen: argparse.Namespace) -> int:
         X = y = None
     else:
         X, y = _rows(estimator, path, chosen.run_directory)
-    try:
-        estimator.report(out, X, y)
-    except OSError as error:
-        raise UsageError(
-            f"{out}: cannot write there ({error.strerror}); choose another -o."
-        ) from None
+    estimator.report(out, X, y)
     print(f"wrote {out}")
     return 0
 
@@ -67,7 +62,7 @@ def _rows(estimator: Any, path: pathlib.Path, run_directory: pathlib.Path) -> tu
     names = list(variables(formula)) if formula else [*inputs, target]
     for name in names:
         check_column(path, table, name, "a column of the model")
-    check_complete(path, table[names])
+    check_cells(path, table[names], [estimator.group])
     if formula is None:
         return table[inputs], table[target]
     return table[inputs], pd.Series(response_of(formula, table), name=parse(formula).response)

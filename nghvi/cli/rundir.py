@@ -33,9 +33,7 @@ def claim(out: pathlib.Path, *, occupied: bool) -> None:
         ) from None
 
 
-def write(
-    out: pathlib.Path, estimator: Any, asked: dict[str, Any], table: pathlib.Path
-) -> None:
+def write(out: pathlib.Path, estimator: Any, asked: dict[str, Any], table: pathlib.Path) -> None:
     """Everything that a run leaves behind; of the table only where it is."""
     estimator.save(out / MODEL)
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
@@ -70,6 +68,11 @@ def check_asked(out: pathlib.Path, asked: dict[str, Any]) -> None:
     """A run goes on with what it was begun with."""
     before = settings_of(out)["asked"]
     for name, value in json.loads(as_json(asked)).items():
+        if name == "sha256" and before.get(name) != value:
+            raise UsageError(
+                f"{out}: {asked['data']} has changed since the run was begun; restore it, or fit "
+                "anew with --force."
+            )
         if before.get(name) != value:
             raise UsageError(
                 f"{out}: the run was begun with {name} {before.get(name)!r}, not {value!r}; repeat "

@@ -248,8 +248,8 @@ class MixedEstimator(Checks):
         levels, codes = np.unique(table.group, return_inverse=True)
         if len(levels) == 1:
             raise DataError(
-                f"group column {self.group!r} has one level only ({levels[0]!r}): effects cannot "
-                "vary; use group=None for a model without them."
+                f"group column {self.group!r} has one level only ({str(levels[0])!r}): effects "
+                "cannot vary; leave the group out (group=None, or no group term in a formula)."
             )
         return codes, levels
 

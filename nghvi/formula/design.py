@@ -69,7 +69,9 @@ def learn(formula: str, data: Any) -> Design:
     syntax = parse(formula)
     read = _read(syntax, data, Learnt({}, {}))
     if not read.fixed:
-        raise FormulaError(f"formula {formula!r}: the fixed part has no column; add one.")
+        raise FormulaError(
+            f"formula {formula!r}: the fixed part has no column; add one, or take '0' away."
+        )
     only = len(set(read.random) - set(read.fixed))
     known = (0.0,) * only + (1.0,) * bool(syntax.offsets)
     return Design(formula, read.learnt, read.table.names, read.random, known)
@@ -96,7 +98,9 @@ def response_of(formula: str, data: Any) -> np.ndarray:
         return frame.iloc[:, 0].to_numpy()
     (side,), _ = evaluate([terms], frame, Learnt({}, {}), syntax)
     if len(side.names) != 1:
-        raise FormulaError.at(formula, syntax.response, "the response must be one column.")
+        raise FormulaError.at(
+            formula, syntax.response, "the response must be one column of numbers."
+        )
     check_finite(side.values, side.names)
     return side.values[:, 0]
 
@@ -122,6 +126,9 @@ def _read(syntax: Syntax, data: Any, learnt: Learnt) -> _Read:
     with_effects = [j for j, name in enumerate(random.names) if name not in fixed.names]
     inputs = [j for j, name in enumerate(fixed.names) if name != INTERCEPT]
     blocks = [fixed.columns(inputs), random.columns(with_effects)]
+    for text, matrix in zip(syntax.offsets, matrices[first_offset:], strict=True):
+        if len(matrix.names) != 1:
+            raise FormulaError.at(syntax.text, text, "an offset is one column of numbers.")
     if syntax.offsets:
         total = sum(matrix.values for matrix in matrices[first_offset:])
         blocks.append(Matrix(np.asarray(total), (f"offset({' + '.join(syntax.offsets)})",)))
@@ -148,9 +155,13 @@ def _random_part(syntax: Syntax, matrices: list[Matrix]) -> Matrix:
                 "one column ('(1 | g) + (0 + x | g)'): write one term, '(1 + x | g)'.",
             )
     names = sum((matrix.names for matrix in terms), ())
-    if not names or len(set(names)) < len(names):
-        place = f"({syntax.random[-1]}"
-        raise FormulaError.at(syntax.text, place, "a column is missing or in two group terms.")
+    place = f"({syntax.random[-1]}"
+    if not names:
+        raise FormulaError.at(
+            syntax.text, place, "nothing varies; write '(1 | g)' or leave it out."
+        )
+    if len(set(names)) < len(names):
+        raise FormulaError.at(syntax.text, place, "a column is in two group terms; write it once.")
     return Matrix(np.concatenate([matrix.values for matrix in terms], axis=1), names)
 
 

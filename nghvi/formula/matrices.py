@@ -49,12 +49,23 @@ def terms_of(syntax: Syntax, text: str) -> SimpleFormula:
         terms = Formula(text)
     except (FormulaicError, SyntaxError) as error:
         marked = MARKED.search(str(error))
-        reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
         place = marked.group(1) if marked else ""
-        raise FormulaError.at(syntax.text, place, f"{reason}.") from None
+        raise FormulaError.at(syntax.text, place, _reason(error, text)) from None
     if not isinstance(terms, SimpleFormula):
         raise FormulaError.at(syntax.text, text, "this is not a sum of terms.")
     return terms
+
+
+def _reason(error: Exception, text: str) -> str:
+    """What formulaic or Python complains of, with the remedy where it is known."""
+    if isinstance(error, SyntaxError) and not isinstance(error, FormulaicError):
+        return f"{text!r} cannot be read ({error.msg}); correct it."
+    reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
+    if "arguments" in reason:
+        return "this operator needs a term on each side; add it or take the operator away."
+    if "`.` operator" in reason:
+        return "'.' stands for columns in a group term only; name the columns of the fixed part."
+    return f"{reason}; correct it."
 
 
 def variables_of(syntax: Syntax, terms: Iterable[Term]) -> tuple[str, ...]:

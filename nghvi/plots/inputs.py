@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from nghvi import interpret
 from nghvi.plots.style import BLUE, CURVES, GREY, axes_or_new, legend_above, line_colour
 
-
 UNGROUPED = (interpret.POPULATION, interpret.ALL)
 
 
