@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._linalg import small
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, encode_groups
+from nghvi.data.frame import DataError, encode_groups, suggest
 from nghvi.estimators.choices import check_counts
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import params_at
@@ -194,11 +194,9 @@ def _input_name(estimator: Any, variable: Any) -> str:
     name = str(variable) if named else f"x{variable}"
     inputs = movable(estimator)
     if name not in inputs:
-        shown, rest = ", ".join(map(repr, inputs[:10])), ""
-        if estimator.formula is not None:
-            rest = " Where the formula transforms a column, change it in a data frame and predict."
         raise DataError(
-            f"variable={variable!r} is not an input that can move by itself; these can: {shown}.{rest}"
+            f"variable={variable!r} is no input of the model that can move by itself; "
+            f"{suggest(name, inputs)}. Change any other in a data frame and use predict."
         )
     return name
 
