@@ -50,8 +50,7 @@ def lek_profile(
     """Expected response along one input, all others held at a reference.
 
     ``groups``: labels of known groups; "population", the default, is the curve without effects.
-    ``reference``: values of the other inputs; training medians (of the design's columns) where
-    none is given.
+    ``reference``: values of other inputs; otherwise training medians (of the design's columns).
     ``grid``: values of the input; otherwise ``n_grid`` between two of its training quantiles.
 
     Returns one row a group and grid value: ``group``, the input, ``mean``, ``lower``, ``upper``.

@@ -116,7 +116,7 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame) -> Any:
     for name in inputs.columns.drop([chosen.group] if chosen.group else []):
         if str(name).startswith("Unnamed: "):  # pandas' word for a column without a name
             raise UsageError(
-                f"{chosen.data}, line 1: column {table.columns.get_loc(name) + 1} has no name, and "
+                f"{chosen.data}, line 1: column {list(table).index(name) + 1} has no name, and "
                 "--target makes an input of every column; name it or drop it, or give a --formula."
             )
         if not pd.api.types.is_numeric_dtype(inputs[name]):

@@ -110,6 +110,7 @@ def caterpillar(
     shown = f"{number:,} groups" if number <= most else f"{most} of {number:,} groups, by rank"
     ax.set(title=f"Group effects: {effect}", yticks=[], ylabel=shown)
     ax.set_xlabel("difference from the population (90 % interval)")
+    ax.xaxis.set_major_locator(MaxNLocator(6))
     if number <= NAMED_GROUPS:
         ax.set_yticks(position, [str(label) for label in table.index], fontsize=7)
     return ax

@@ -41,7 +41,7 @@ th, td { padding: .32rem .9rem .32rem 0; border-bottom: 1px solid var(--line); t
   white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 600; font-size: .85rem; }
 tbody th { font-weight: 600; }
-th:first-child, table.text :is(th, td):last-child { text-align: left; }
+th:first-child, :is(table.text, table.reading) :is(th, td):last-child { text-align: left; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr));
   gap: 1rem; }
 .figures.small { grid-template-columns: repeat(auto-fill, minmax(min(11rem, 45%), 1fr)); }
@@ -57,8 +57,9 @@ footer { padding-bottom: 2rem; font-size: .85rem; }
 @media (max-width: 40rem) { body { font-size: 15px; } section { padding: .9rem; }
   dl { grid-template-columns: repeat(2, 1fr); }
   h1 { font-size: 1.45rem; } .verdict h2 { font-size: 1.4rem; } table { min-width: 0; }
-  th, td { padding-right: .45rem; font-size: .85rem; } tbody th, table.text td:last-child {
-  white-space: normal; overflow-wrap: anywhere; } }
+  th, td { padding-right: .45rem; font-size: .8rem; } tbody th, table.text td:last-child {
+  white-space: normal; overflow-wrap: anywhere; } tbody th { min-width: 4.5rem; }
+  table.reading :is(th, td):last-child { display: none; } pre { white-space: pre-wrap; } }
 @media print { :root { --paper: #fff; --card: #fff; --ink: #000; --soft: #444; --line: #ccc;
   --blue: #2a6f97; --grey: #8d99ae; --red: #d1495b; --good: #1f7a4d; --good-back: #fff;
   --care: #8a5a00; --care-back: #fff; --bad: #b3261e; --bad-back: #fff; }

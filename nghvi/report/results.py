@@ -30,7 +30,9 @@ def parameters(subject: Subject) -> Html:
     if words.is_linear(estimator):
         rows = [[n, *_numbers(summary.loc[n]), words.sign(summary.loc[n])] for n in features]
         heads = ["coefficient", "mean", "sd", "5 %", "95 %", "reading"]
-        content.append(table("Population coefficients, 90 % intervals", heads, rows, kind="text"))
+        content.append(
+            table("Population coefficients, 90 % intervals", heads, rows, kind="reading")
+        )
     else:
         content.append(
             paragraph(

@@ -12,7 +12,8 @@ from nghvi.recipes.importance import RELIABLE
 REMEDIES = {
     "Interrupted": ("Call resume() on the fitted model: it goes on where it stopped.",),
     "Not settled": (
-        "Fit again with more steps, for example twice as many (steps=).",
+        "Fit again with more steps (steps=), or leave steps out: then it goes on until the ELBO "
+        "rises no more.",
         "If that does not help: standardise the inputs, look for outliers, use a smaller network.",
     ),
     "Not converged": (
