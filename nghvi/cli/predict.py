@@ -51,6 +51,8 @@ def run(chosen: argparse.Namespace) -> int:
         print(as_json(predicted.to_dict(orient="records")))
     if chosen.out is not None:
         _write(chosen.out, predicted)
+        if not chosen.json:
+            print(f"wrote {len(predicted)} rows to {chosen.out}")
     elif not chosen.json:
         predicted.to_csv(sys.stdout, index=False)
     return 0
