@@ -65,6 +65,7 @@ footer { padding-bottom: 2rem; font-size: .85rem; }
   --care: #8a5a00; --care-back: #fff; --bad: #b3261e; --bad-back: #fff; }
   body { font-size: 10.5pt; } section { border: 0; padding: .2rem 0; }
   .verdict { border-left: .4rem solid; padding-left: .8rem; }
-  figure, table, tr, pre, dl div { break-inside: avoid; } h2, p:has(+ .figures) { break-after: avoid; }
+  figure, table, tr, pre, dl div { break-inside: avoid; }
+  h2, p:has(+ .figures) { break-after: avoid; }
   .scroll, pre { overflow: visible; white-space: pre-wrap; } }
 """
