@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from nghvi.cli import rundir
-from nghvi.cli.parts import Commands, UsageError, add_command, one_line
+from nghvi.cli.parts import Commands, UsageError, add_command, one_line, writing
 from nghvi.cli.tables import check_cells, check_column, read_table
 from nghvi.formula import parse, response_of, variables
 
@@ -49,7 +49,8 @@ def run(chosen: argparse.Namespace) -> int:
         X = y = None
     else:
         X, y = _rows(estimator, path, chosen.run_directory)
-    estimator.report(out, X, y)
+    with writing(out, "-o"):
+        estimator.report(out, X, y)
     print(f"wrote {out}")
     return 0
 

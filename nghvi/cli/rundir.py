@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 import nghvi
-from nghvi.cli.parts import UsageError, as_json
+from nghvi.cli.parts import UsageError, as_json, writing
 from nghvi.storage.replace import replaced
 
 MODEL, SUMMARY, SETTINGS = "model.nghvi", "summary.csv", "settings.json"
@@ -18,19 +18,15 @@ LIBRARIES = ("jax", "numpy", "pandas", "formulaic")
 
 def claim(out: pathlib.Path, *, occupied: bool) -> None:
     """Make the directory and see that files can be written there, before hours of work."""
-    try:
+    with writing(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
-        if not occupied and any(out.iterdir()):
-            raise UsageError(
-                f"{out}: the directory is not empty; choose another --out, --force to replace the "
-                "run in it, or --resume to go on with it."
-            )
-    except OSError as error:
+    if not occupied and any(out.iterdir()):
         raise UsageError(
-            f"{out}: cannot write there ({error.strerror}); choose another --out."
-        ) from None
+            f"{out}: the directory is not empty; choose another --out, --force to replace the run "
+            "in it, or --resume to go on with it."
+        )
 
 
 def write(out: pathlib.Path, estimator: Any, asked: dict[str, Any], table: pathlib.Path) -> None:
