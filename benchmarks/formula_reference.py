@@ -76,12 +76,16 @@ def compare(directory: pathlib.Path, name: str, with_gibbs: bool) -> pd.DataFram
 
 def _exact(model: Any, data: pd.DataFrame, y: np.ndarray) -> pd.DataFrame:
     """Posterior mean of every fixed effect by Gibbs sampling, and its Monte Carlo error."""
-    posterior = model.posterior_
-    request = model._request(data, "known", 1, 0)
-    values = model._scaled_response(y, request)
-    rows = Rows.from_arrays(request.x, values, request.codes, len(model.groups_))
-    length = {"draws": DRAWS, "burn_in": DRAWS // 10, "chains": CHAINS}
-    chains = gibbs(jax.random.key(0), posterior.model, rows, keep_effects=False, **length)
+    posterior, observed = model.posterior_, model._rows_of_the_fit(data, y)
+    chains = gibbs(
+        jax.random.key(0),
+        posterior.model,
+        Rows.from_arrays(observed.x, observed.y, observed.codes, len(model.groups_)),
+        draws=DRAWS,
+        burn_in=DRAWS // 10,
+        chains=CHAINS,
+        keep_effects=False,
+    )
     coef = np.asarray(chains.coef) @ posterior.maps()[0].T
     coef[..., 0] += posterior.scaling.y_centre
     error = array_stats.mcse(coef, chain_axis=0, draw_axis=1, method="mean")
