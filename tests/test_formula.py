@@ -141,6 +141,19 @@ def test_the_left_hand_side_is_a_column_or_an_expression():
     assert set(variables("log(x) ~ k + offset(y) + (sex | g)")) == {"x", "k", "y", "sex", "g"}
 
 
+@pytest.mark.parametrize(
+    ("formula", "movable"),
+    [
+        ("y ~ x + sex + (x | g)", ("x",)),
+        ("y ~ x*sex", ()),
+        ("y ~ x + I(x^2) + `my col`", ("my col",)),
+        ("y ~ x + k + offset(k)", ("x",)),
+    ],
+)
+def test_columns_that_nothing_else_reads_can_move(formula, movable):
+    assert learn(formula, FRAME).movable == movable
+
+
 def test_bars_say_whether_effects_are_independent():
     said = {"(x | g)": "auto", "(x || g)": "diagonal", "(1 | g) + (0 + x | g)": "diagonal"}
     for term, covariance in said.items():

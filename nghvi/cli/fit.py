@@ -16,6 +16,7 @@ from nghvi.cli.parts import (
     UsageError,
     add_command,
     as_json,
+    writing,
 )
 from nghvi.cli.summary import findings, shown
 from nghvi.cli.tables import check_cells, check_column, place, read_table
@@ -67,7 +68,8 @@ def run(chosen: argparse.Namespace) -> int:
         rundir.check_asked(chosen.out, asked)
     rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
     estimator = estimator.resume() if chosen.resume else _fit(chosen, table)
-    rundir.write(chosen.out, estimator, asked, chosen.data)
+    with writing(chosen.out, "--out"):
+        rundir.write(chosen.out, estimator, asked, chosen.data)
     return _report(chosen, estimator)
 
 

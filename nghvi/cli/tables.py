@@ -137,7 +137,7 @@ def _complain(
 
 def _check_words(path: pathlib.Path, column: pd.Series) -> None:
     """A column of measurements with a few words in it would silently become categories."""
-    numbers = pd.to_numeric(column, errors="coerce")
+    numbers = pd.to_numeric(column.astype(str), errors="coerce")
     known = numbers.dropna()
     different = known.nunique()
     many = different > min(MEASURED, max(MOSTLY * len(column), FEW))

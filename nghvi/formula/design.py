@@ -41,7 +41,13 @@ class Design(NamedTuple):
     def movable(self) -> tuple[str, ...]:
         """Columns of the design that are columns of the data and read nowhere else in it."""
         syntax = parse(self.formula)
-        terms = {str(term): term for text in _texts(syntax) for term in terms_of(syntax, text)}
+        # A term of both the fixed and the random part is one column; an offset is its own.
+        model = _model_texts(syntax)
+        terms = {
+            (i >= len(model), str(term)): term
+            for i, text in enumerate(_texts(syntax))
+            for term in terms_of(syntax, text)
+        }
         readers = Counter(name for term in terms.values() for name in variables_of(syntax, [term]))
         return tuple(name for name in self.columns if readers[name] == 1)
 
@@ -105,10 +111,14 @@ def response_of(formula: str, data: Any) -> np.ndarray:
     return side.values[:, 0]
 
 
+def _model_texts(syntax: Syntax) -> list[str]:
+    """Fixed part and random parts, as sums of terms."""
+    return [syntax.fixed, *(text for text in syntax.random if text != EVERY_COLUMN)]
+
+
 def _texts(syntax: Syntax) -> list[str]:
-    """Fixed part, random parts, offsets, as sums of terms."""
-    random = [text for text in syntax.random if text != EVERY_COLUMN]
-    return [syntax.fixed, *random, *(f"0 + {{{text}}}" for text in syntax.offsets)]
+    """The same and offsets."""
+    return [*_model_texts(syntax), *(f"0 + {{{text}}}" for text in syntax.offsets)]
 
 
 def _variables(syntax: Syntax) -> tuple[str, ...]:
