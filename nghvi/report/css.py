@@ -59,13 +59,14 @@ footer { padding-bottom: 2rem; font-size: .85rem; }
   h1 { font-size: 1.45rem; } .verdict h2 { font-size: 1.4rem; } table { min-width: 0; }
   th, td { padding-right: .45rem; font-size: .8rem; } tbody th, table.text td:last-child {
   white-space: normal; overflow-wrap: anywhere; } tbody th { min-width: 4.5rem; }
-  table.reading :is(th, td):last-child { display: none; } pre { white-space: pre-wrap; } }
+  table.reading :is(th, td):is(:nth-child(3), :last-child) { display: none; }
+  pre { white-space: pre-wrap; } }
 @media print { :root { --paper: #fff; --card: #fff; --ink: #000; --soft: #444; --line: #ccc;
   --blue: #2a6f97; --grey: #8d99ae; --red: #d1495b; --good: #1f7a4d; --good-back: #fff;
   --care: #8a5a00; --care-back: #fff; --bad: #b3261e; --bad-back: #fff; }
   body { font-size: 10.5pt; } section { border: 0; padding: .2rem 0; }
   .verdict { border-left: .4rem solid; padding-left: .8rem; }
-  figure, table, tr, pre, dl div { break-inside: avoid; }
-  h2, p:has(+ .figures) { break-after: avoid; }
+  p, figure, table, tr, pre, dl div { break-inside: avoid; }
+  h2, p:has(+ .figures) { break-after: avoid; } figure { max-width: 23rem; }
   .scroll, pre { overflow: visible; white-space: pre-wrap; } }
 """
