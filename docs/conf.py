@@ -47,6 +47,15 @@ def _of_scikit_learn(
     return True if request or inherited else None
 
 
+def _of_named_tuples(
+    app: Any, what: str, name: str, member: Any, options: Any, lines: list[str]
+) -> None:
+    """Fields without a word of their own say nothing, rather than which number they are."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _of_named_tuples)
     app.connect("autodoc-skip-member", _of_scikit_learn)

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._linalg import small
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, encode_groups
+from nghvi.data.frame import DataError, encode_groups, suggest
 from nghvi.estimators.choices import check_counts
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import params_at
@@ -50,7 +50,7 @@ def lek_profile(
     """Expected response along one input, all others held at a reference.
 
     ``groups``: labels of known groups; "population", the default, is the curve without effects.
-    ``reference``: values of the other inputs; training medians where none is given.
+    ``reference``: values of other inputs; otherwise training medians (of the design's columns).
     ``grid``: values of the input; otherwise ``n_grid`` between two of its training quantiles.
 
     Returns one row a group and grid value: ``group``, the input, ``mean``, ``lower``, ``upper``.
@@ -191,16 +191,18 @@ def _input_name(estimator: Any, variable: Any) -> str:
     check_is_fitted(estimator, "posterior_")
     named = hasattr(estimator, "feature_names_in_") or isinstance(variable, str)
     name = str(variable) if named else f"x{variable}"
-    columns = set(estimator._inputs)
-    if estimator.formula is not None and not columns <= set(estimator.feature_names_in_):
+    inputs = movable(estimator)
+    if name not in inputs:
         raise DataError(
-            "one column of the design cannot move by itself where a formula has categories, "
-            "interactions or transformations: change the column of a data frame and use predict."
+            f"variable={variable!r} is no input of the model that can move by itself; "
+            f"{suggest(name, inputs)}. Change any other in a data frame and use predict."
         )
-    if name not in columns:
-        shown = ", ".join(map(repr, estimator._inputs[:10]))
-        raise DataError(f"variable={variable!r} is not an input of the model; it has {shown}.")
     return name
+
+
+def movable(estimator: Any) -> tuple[str, ...]:
+    """Inputs that a curve can follow: of a formula, numbers that one column alone reads."""
+    return estimator._inputs if estimator.formula is None else estimator.formula_.movable
 
 
 def _grid(

@@ -156,6 +156,17 @@ FILES = {
     "text.csv": "y,x\nlow,1\nhigh,2\nlow,3\n",
     "good.csv": "y,x,g\n1,2,a\n2,3,a\n4,4,b\n5,6,b\n",
     "data.txt": "y,x\n1,2\n",
+    "few.csv": "y,x\n1,2\n3,4\n5,6\n2,8\n4,9\n1,oops\n",
+    "half.csv": "y,x\n1,0.5\n3,?\n5,1.5\n",
+    "semicolon.csv": "y;x\n1;2\n3;4\n",
+    "twice.csv": "y,x,x\n1,2,3\n2,3,4\n",
+    "shifted.csv": "y,x\n1,2,3\n2,3,4\n",
+    "infinite.csv": "y,x\n1,2\n3,inf\n",
+    "quote.csv": 'y,x\n1,"2\n3,4\n',
+    "latin.csv": "y,x\n1,2\n3,\xe9\n",
+    "false.parquet": "no table",
+    "one.csv": "y,x\n1,2\n",
+    "noname.csv": "y,,x\n1,2,3\n2,3,4\n",
 }
 BAD = [
     ("ragged.csv", "y ~ x", "line 3 has 3 fields where the others have 2"),
@@ -166,7 +177,18 @@ BAD = [
     ("text.csv", "y ~ x", "text.csv, line 2: the response 'y' holds 'low'"),
     ("absent.csv", "y ~ x", "there is no such file"),
     ("data.txt", "y ~ x", "ends in .csv or .parquet"),
-    ("good.csv", "y ~ xx", "there is no column 'xx' in the data; did you mean 'x'"),
+    ("good.csv", "y ~ xx", "good.csv: there is no column 'xx' (--formula); did you mean 'x'"),
+    ("good.csv", "", "give a text, for example"),
+    ("few.csv", "y ~ x", "few.csv, line 7: 'oops' in column 'x' is not a number"),
+    ("half.csv", "y ~ x", "half.csv, line 3: '?' in column 'x' is not a number"),
+    ("semicolon.csv", "y ~ x", "semicolon.csv, line 1: columns are separated by semicolons"),
+    ("twice.csv", "y ~ x", "line 1: the name 'x' occurs twice"),
+    ("shifted.csv", "y ~ x", "rows have more fields than line 1 has names"),
+    ("infinite.csv", "y ~ x", "infinite.csv, line 3: column 'x' is infinite there"),
+    ("quote.csv", "y ~ x", "a quote that opens in line 2 is not closed"),
+    ("latin.csv", "y ~ x", "latin.csv, line 3: the text is not UTF-8"),
+    ("false.parquet", "y ~ x", "false.parquet: the file cannot be read"),
+    ("one.csv", "y ~ x", "one.csv: there is one row only"),
     ("good.csv", "y ~ x +* g", "at '+*' (character 7)"),
     ("good.csv", "y ~ (1 | g) + (1 | x)", "one grouping factor is supported"),
     ("good.csv", "g ~ x", "the response 'g' holds 'a'"),
@@ -176,7 +198,7 @@ BAD = [
 @pytest.mark.parametrize(("name", "formula", "said"), BAD)
 def test_bad_input_is_one_line_with_place_and_remedy(name, formula, said, tmp_path, capsys):
     if name in FILES:
-        (tmp_path / name).write_text(FILES[name])
+        (tmp_path / name).write_text(FILES[name], encoding="latin-1")
     code = main(["fit", str(tmp_path / name), "--formula", formula, *out(tmp_path / "run")])
     printed = capsys.readouterr()
     assert code == 2
@@ -203,6 +225,13 @@ def test_bad_arguments_are_one_line(arguments, said, tmp_path, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_a_column_without_a_name_is_no_input(tmp_path, capsys):
+    (tmp_path / "noname.csv").write_text(FILES["noname.csv"])
+    arguments = ["fit", str(tmp_path / "noname.csv"), "--target", "y", *out(tmp_path / "run")]
+    assert main(arguments) == 2
+    assert "line 1: column 2 has no name" in capsys.readouterr().err
+
+
 def test_places_that_cannot_be_written_or_read(tmp_path, capsys):
     (tmp_path / "good.csv").write_text(FILES["good.csv"])
     (tmp_path / "file").write_text("in the way")
@@ -217,10 +246,18 @@ def test_places_that_cannot_be_written_or_read(tmp_path, capsys):
 
 
 def test_usage_errors_and_help(capsys):
-    for arguments in (["fit", "x.csv", "--out", "run"], ["fit", "x.csv", "--hidden", "wide"]):
+    fit = ["fit", "x.csv", "--out", "run"]
+    hidden = "give widths of layers, such as 32,16,8"
+    for arguments, said in (
+        ([], "--formula --target is required"),
+        (["--target", "y", "--hidden", "32,a"], hidden),
+        (["--target", "y", "--hidden", "0"], hidden),
+        (["--target", "y", "--response", "poisson"], "'poisson' (choose from"),
+    ):
         with pytest.raises(SystemExit) as ended:
-            main(arguments)
+            main([*fit, *arguments])
         assert ended.value.code == 2
+        assert said in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         main(["fit", "--help"])
     assert ended.value.code == 0

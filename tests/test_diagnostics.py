@@ -217,6 +217,10 @@ def test_log_likelihood_is_that_of_the_draws_beside_it(tree, panel):
     assert np.isfinite(tree["sample_stats"]["log_q"]).all()
 
 
+def test_the_tree_tells_the_elbo_of_the_raw_data(tree, fitted):
+    assert tree["posterior"].attrs["elbo"] == pytest.approx(fitted.elbo_, rel=1e-12)
+
+
 def test_classes_have_trees_too(fitted_binary, binary_panel):
     tree = fitted_binary.to_arviz(draws=1000, X=binary_panel[COLUMNS], y=binary_panel["y"])
     assert "noise_var" not in tree["posterior"]

@@ -141,6 +141,19 @@ def test_the_left_hand_side_is_a_column_or_an_expression():
     assert set(variables("log(x) ~ k + offset(y) + (sex | g)")) == {"x", "k", "y", "sex", "g"}
 
 
+@pytest.mark.parametrize(
+    ("formula", "movable"),
+    [
+        ("y ~ x + sex + (x | g)", ("x",)),
+        ("y ~ x*sex", ()),
+        ("y ~ x + I(x^2) + `my col`", ("my col",)),
+        ("y ~ x + k + offset(k)", ("x",)),
+    ],
+)
+def test_columns_that_nothing_else_reads_can_move(formula, movable):
+    assert learn(formula, FRAME).movable == movable
+
+
 def test_bars_say_whether_effects_are_independent():
     said = {"(x | g)": "auto", "(x || g)": "diagonal", "(1 | g) + (0 + x | g)": "diagonal"}
     for term, covariance in said.items():
@@ -156,13 +169,13 @@ BAD = {
     "y ~ x ~ k": "needs one '~'",
     "~ x": "response before '~' is missing",
     "y ~ x +* k": r"at '\+\*' \(character 7\)",
-    "y ~ x + ": r"at '\+' \(character 7\)",
+    "y ~ x + ": r"at '\+' \(character 7\): this operator needs a term on each side",
     "y ~ (1 | g": r"at '\(1 \| g' \(character 5\): this bracket is not closed",
     "y ~ x)": r"at '\)' \(character 6\): this bracket was not opened",
     "y ~ `x": "quote ` is not closed",
     "y ~ (1 | g/sex)": "one grouping factor is supported",
     "y ~ (1 | g:sex)": "make one column of both",
-    "y ~ (1 | g) + (1 | sex)": r"\(character 15\): one grouping factor",
+    "y ~ (1 | g) + (1 | sex)": r"\(character 15\): one grouping factor .*\(g and sex\)",
     "y ~ (1 | g) + (x | g)": "write one term",
     "y ~ (1 | g) + (1 | g)": "occurs twice",
     "y ~ x*(1 | g)": "stands by itself",
@@ -171,7 +184,11 @@ BAD = {
     "y ~ x - (1 | g)": "added only",
     "y ~ ( | g)": "say what varies",
     "y ~ (1 | )": "name the column of the groups",
-    "y ~ x + (0 | g)": "a column is missing",
+    "y ~ x + (0 | g)": "nothing varies",
+    "y ~ ": "write 'y ~ 1' for an intercept alone",
+    "y ~ .": "name the columns of the fixed part",
+    "y ~ I(x +)": r"'I\(x \+\)' cannot be read",
+    "y ~ offset(sex)": "an offset is one column of numbers",
     "y ~ 0": "fixed part has no column",
     "y ~ xx": "there is no column 'xx' in the data; did you mean 'x'",
     "y ~ foo(x)": "'foo' is not a function that formulas know",

@@ -215,7 +215,7 @@ def test_quantiles_of_the_inputs_outlive_a_file(linear, inputs, tmp_path):
 
 def test_pictures(linear, binary, inputs):
     few = plots.lek(linear, "a", ["population", 0, 7], draws=20)
-    assert [t.get_text() for t in few.get_legend().get_texts()] == ["population", "0", "7"]
+    assert [t.get_text() for t in few.get_legend().get_texts()] == ["population", "g 0", "g 7"]
     many = plots.lek(linear, "a", ["population", *range(20)], draws=20)
     assert many.get_legend() is None
     assert len(many.lines) == 21

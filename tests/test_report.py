@@ -92,6 +92,8 @@ def test_every_kind_of_estimator_has_a_report(name, fitted_case, tmp_path):
     ]
     assert f"nghvi.{type(estimator).__name__}(" in page.text
     assert "leave-one-out" in page.text
+    # Sixty steps of a network tell nothing.
+    assert ("Not settled" in page.text) == (name == "deep")
     assert ("more probable class" in page.text) == (name == "classes")
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
 

@@ -30,7 +30,7 @@ class Response(eqx.Module):
     conjugate: ClassVar[bool] = False
     """True if Gaussian effects are conjugate to it, so that they integrate out exactly."""
     binary: ClassVar[bool] = False
-    """True if y is 0 or 1: the response of a classifier."""
+    """True if y is 0 or 1, the response of a classifier."""
 
     @abc.abstractmethod
     def check(self, y: np.ndarray) -> None:

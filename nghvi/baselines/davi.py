@@ -73,7 +73,7 @@ class DaviFit(NamedTuple):
     local_mean: Float[np.ndarray, "k r"]
     local_factor: Float[np.ndarray, "k r r"]
     local_kl: Float[np.ndarray, " k"]
-    """KL(N(mu_k, C_k C_k') || N(0, I)) in nats: 0 at the optimum."""
+    """KL(N(mu_k, C_k C_k') || N(0, I)) in nats, 0 at the optimum."""
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")

@@ -6,7 +6,9 @@ Exit codes: 0 done, 2 usage or bad input, 3 not converged, 130 interrupted.
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import nghvi
 from nghvi._core.response import ResponseError
@@ -26,14 +28,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in (fit, predict, summary, report, demo, reproduce):
         command.add(commands)
     chosen = parser.parse_args(arguments)
+
+    def show(message: Warning | str, *place: Any, **more: Any) -> None:
+        print(f"nghvi {chosen.command}: {one_line(message)}", file=sys.stderr)
+
     try:
-        return chosen.run(chosen)
+        with warnings.catch_warnings():
+            warnings.showwarning = show  # for people: no line of the program's own code
+            return chosen.run(chosen)
     except (UsageError, nghvi.DataError, ResponseError, nghvi.storage.StorageError) as error:
         print(f"nghvi {chosen.command}: {one_line(error)}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:  # whoever read the output has seen enough, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        place = error.filename or "a file"
+        said = f"{place}: {error.strerror}; check the place, its permissions and free space."
+        print(f"nghvi {chosen.command}: {said}", file=sys.stderr)
+        return BAD_INPUT
     except KeyboardInterrupt:
         print(f"nghvi {chosen.command}: interrupted; nothing was saved", file=sys.stderr)
         return INTERRUPTED

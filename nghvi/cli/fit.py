@@ -16,9 +16,10 @@ from nghvi.cli.parts import (
     UsageError,
     add_command,
     as_json,
+    writing,
 )
 from nghvi.cli.summary import findings, shown
-from nghvi.cli.tables import check_column, check_complete, place, read_table
+from nghvi.cli.tables import check_cells, check_column, place, read_table
 from nghvi.formula import parse, variables
 from nghvi.responses import RESPONSES
 
@@ -56,16 +57,19 @@ def add(commands: Commands) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Fit or resume, save, report; exit code."""
-    if chosen.formula and (chosen.group or chosen.random):
+    if chosen.formula is not None and (chosen.group or chosen.random):
         raise UsageError("--group and --random go with --target; the formula says both.")
     table = read_table(chosen.data)
+    if len(table) < 2:
+        raise UsageError(f"{chosen.data}: there is one row only; a fit needs more.")
     asked = _asked(chosen)
     if chosen.resume:
         estimator = rundir.load(chosen.out).set_params(verbose=not chosen.quiet)
         rundir.check_asked(chosen.out, asked)
     rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
     estimator = estimator.resume() if chosen.resume else _fit(chosen, table)
-    rundir.write(chosen.out, estimator, asked)
+    with writing(chosen.out, "--out"):
+        rundir.write(chosen.out, estimator, asked, chosen.data)
     return _report(chosen, estimator)
 
 
@@ -95,20 +99,28 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame) -> Any:
         "response": chosen.response,
         "verbose": not chosen.quiet,
     }
-    if chosen.formula:
-        used = [name for name in variables(chosen.formula) if name in table.columns]
-        check_complete(chosen.data, table[used])
-        _check_response(chosen, table, parse(chosen.formula).response)
+    if chosen.formula is not None:
+        syntax = parse(chosen.formula)
+        used = list(variables(chosen.formula))
+        for name in used:
+            check_column(chosen.data, table, name, "--formula")
+        check_cells(chosen.data, table[used], [syntax.group])
+        _check_response(chosen, table, syntax.response)
         return nghvi.mixed(chosen.formula, table, **settings)
     check_column(chosen.data, table, chosen.target, "--target")
     if chosen.group is not None:
         check_column(chosen.data, table, chosen.group, "--group")
-    check_complete(chosen.data, table)
+    check_cells(chosen.data, table, [chosen.group])
     _check_response(chosen, table, chosen.target)
     kind = nghvi.MixedClassifier if RESPONSES[chosen.response].binary else nghvi.MixedRegressor
     random = chosen.random or "auto"
     inputs = table.drop(columns=chosen.target)
     for name in inputs.columns.drop([chosen.group] if chosen.group else []):
+        if str(name).startswith("Unnamed: "):  # pandas' word for a column without a name
+            raise UsageError(
+                f"{chosen.data}, line 1: column {list(table).index(name) + 1} has no name, and "
+                "--target makes an input of every column; name it or drop it, or give a --formula."
+            )
         if not pd.api.types.is_numeric_dtype(inputs[name]):
             raise UsageError(
                 f"{place(chosen.data, 0)}: column {name!r} holds {inputs[name].iloc[0]!r}, and "
@@ -148,4 +160,10 @@ def _random(text: str) -> Any:
 
 
 def _widths(text: str) -> tuple[int, ...]:
-    return tuple(int(width) for width in text.split(","))
+    try:
+        widths = tuple(int(width) for width in text.split(","))
+    except ValueError:
+        widths = ()
+    if not widths or min(widths) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give widths of layers, such as 32,16,8")
+    return widths

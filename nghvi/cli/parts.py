@@ -1,10 +1,12 @@
 """What all commands share: exit codes, errors in one line, JSON for scripts."""
 
 import argparse
+import contextlib
 import json
 import math
+import pathlib
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 BAD_INPUT, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
@@ -35,8 +37,19 @@ def add_command(
     return parser
 
 
-def one_line(error: BaseException) -> str:
-    """The message of an error without line breaks."""
+@contextlib.contextmanager
+def writing(out: pathlib.Path, flag: str) -> Iterator[None]:
+    """What is written inside goes to ``out``, which the argument ``flag`` has named."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{out}: cannot write there ({error.strerror}); choose another {flag}."
+        ) from None
+
+
+def one_line(error: object) -> str:
+    """A message without line breaks."""
     return " ".join(str(error).split())
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from nghvi.cli import rundir
-from nghvi.cli.parts import Commands, UsageError, add_command, as_json
-from nghvi.cli.tables import check_column, check_complete, read_table
+from nghvi.cli.parts import Commands, UsageError, add_command, as_json, writing
+from nghvi.cli.tables import check_cells, check_column, read_table
 from nghvi.data.frame import encode_groups, read_labels
 from nghvi.posterior.predictive import predictor_draws
 from nghvi.storage.replace import replaced
@@ -45,12 +45,15 @@ def run(chosen: argparse.Namespace) -> int:
     names = [str(name) for name in estimator.feature_names_in_]
     for name in names:
         check_column(chosen.data, rows, name, "an input of the model")
-    check_complete(chosen.data, rows[names])
+    check_cells(chosen.data, rows[names], [estimator.group])
     predicted = predictions(estimator, rows[names], chosen.level)
     if chosen.json:
         print(as_json(predicted.to_dict(orient="records")))
     if chosen.out is not None:
-        _write(chosen.out, predicted)
+        with writing(chosen.out, "-o"), replaced(chosen.out) as file:
+            file.write(predicted.to_csv(index=False).encode())
+        if not chosen.json:
+            print(f"wrote {len(predicted)} rows to {chosen.out}")
     elif not chosen.json:
         predicted.to_csv(sys.stdout, index=False)
     return 0
@@ -71,13 +74,3 @@ def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFram
         labels = read_labels(rows[estimator.group].to_numpy(), estimator.group)
         columns["group_known"] = encode_groups(labels, estimator.groups_) >= 0
     return pd.DataFrame(columns)
-
-
-def _write(out: pathlib.Path, table: pd.DataFrame) -> None:
-    try:
-        with replaced(out) as file:
-            file.write(table.to_csv(index=False).encode())
-    except OSError as error:
-        raise UsageError(
-            f"{out}: cannot write there ({error.strerror}); choose another -o."
-        ) from None

@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 import nghvi
-from nghvi.cli.parts import UsageError, as_json
+from nghvi.cli.parts import UsageError, as_json, writing
 from nghvi.storage.replace import replaced
 
 MODEL, SUMMARY, SETTINGS = "model.nghvi", "summary.csv", "settings.json"
@@ -18,27 +18,23 @@ LIBRARIES = ("jax", "numpy", "pandas", "formulaic")
 
 def claim(out: pathlib.Path, *, occupied: bool) -> None:
     """Make the directory and see that files can be written there, before hours of work."""
-    try:
+    with writing(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
-        if not occupied and any(out.iterdir()):
-            raise UsageError(
-                f"{out}: the directory is not empty; choose another --out, --force to replace the "
-                "run in it, or --resume to go on with it."
-            )
-    except OSError as error:
+    if not occupied and any(out.iterdir()):
         raise UsageError(
-            f"{out}: cannot write there ({error.strerror}); choose another --out."
-        ) from None
+            f"{out}: the directory is not empty; choose another --out, --force to replace the run "
+            "in it, or --resume to go on with it."
+        )
 
 
-def write(out: pathlib.Path, estimator: Any, asked: dict[str, Any]) -> None:
-    """Everything that a run leaves behind."""
+def write(out: pathlib.Path, estimator: Any, asked: dict[str, Any], table: pathlib.Path) -> None:
+    """Everything that a run leaves behind; of the table only where it is."""
     estimator.save(out / MODEL)
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     versions |= {"nghvi": nghvi.__version__, "python": platform.python_version()}
-    settings = {"asked": asked, "versions": versions}
+    settings = {"asked": asked, "table": str(table.resolve()), "versions": versions}
     for name, text in {
         SUMMARY: estimator.summary().to_csv(),
         SETTINGS: as_json(settings) + "\n",
@@ -54,18 +50,45 @@ def load(out: pathlib.Path) -> Any:
     return nghvi.load(out / MODEL)
 
 
+def settings_of(out: pathlib.Path) -> dict[str, Any]:
+    """What a run says about itself."""
+    try:
+        settings = json.loads((out / SETTINGS).read_text())
+        settings["asked"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"{out}: its {SETTINGS} cannot be read; fit again with --force.") from None
+    return settings
+
+
 def check_asked(out: pathlib.Path, asked: dict[str, Any]) -> None:
     """A run goes on with what it was begun with."""
-    try:
-        before = json.loads((out / SETTINGS).read_text())["asked"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{out}: its {SETTINGS} cannot be read; fit again with --force.") from None
+    before = settings_of(out)["asked"]
     for name, value in json.loads(as_json(asked)).items():
+        if name == "sha256" and before.get(name) != value:
+            raise UsageError(
+                f"{out}: {asked['data']} has changed since the run was begun; restore it, or fit "
+                "anew with --force."
+            )
         if before.get(name) != value:
             raise UsageError(
                 f"{out}: the run was begun with {name} {before.get(name)!r}, not {value!r}; repeat "
                 "its arguments, or fit anew with --force."
             )
+
+
+def table_of(out: pathlib.Path) -> pathlib.Path:
+    """The table of the fit, if it is still there and the same."""
+    settings = settings_of(out)
+    path = pathlib.Path(str(settings.get("table") or settings["asked"].get("data")))
+    try:
+        found = fingerprint(path)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the table of the fit cannot be read ({error.strerror})"
+        ) from None
+    if found != settings["asked"].get("sha256"):
+        raise UsageError(f"{path}: the table has changed since the fit")
+    return path
 
 
 def fingerprint(path: pathlib.Path) -> str:

@@ -3,16 +3,20 @@
 import csv
 import pathlib
 import re
+import warnings
+from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
 
 from nghvi.cli.parts import UsageError, one_line
 from nghvi.data.frame import suggest
 
 PARQUET = (".parquet", ".pq")
-MEASURED = 20
-"""A column with more different numbers than this is no category."""
-MOSTLY = 0.9
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+MEASURED, FEW, MOSTLY = 20, 4, 0.5
+"""A column is no category if it has more different whole numbers than the first, or more than the
+second in most of its rows."""
 
 
 def read_table(path: pathlib.Path) -> pd.DataFrame:
@@ -23,21 +27,23 @@ def read_table(path: pathlib.Path) -> pd.DataFrame:
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file; check the path.")
     try:
-        table = pd.read_parquet(path) if suffix in PARQUET else pd.read_csv(path)
+        table = pd.read_parquet(path) if suffix in PARQUET else _read_csv(path)
     except ImportError:
         raise UsageError(f"{path}: Parquet needs pyarrow; install it, or give a CSV.") from None
     except pd.errors.EmptyDataError:
         raise UsageError(f"{path}: the file is empty; it needs a line of names and rows.") from None
     except pd.errors.ParserError as error:
-        raise UsageError(f"{path}: {_field_count(error)}") from None
+        raise UsageError(f"{path}: {_malformed(error)}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: the text is not UTF-8; convert the file.") from None
+        raise UsageError(
+            f"{path}, line {_undecodable_line(path)}: the text is not UTF-8; save the file as "
+            "CSV in UTF-8."
+        ) from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the file cannot be read ({one_line(error)}).") from None
+        reason = one_line(error).rstrip(".")
+        raise UsageError(f"{path}: the file cannot be read ({reason}); check the file.") from None
     if table.empty:
-        raise UsageError(f"{path}: there are names but no rows.")
-    if suffix == ".csv":
-        _check_numbers(path, table)
+        raise UsageError(f"{path}: there are names but no rows; add the rows.")
     return table
 
 
@@ -48,15 +54,16 @@ def check_column(path: pathlib.Path, table: pd.DataFrame, name: str, flag: str) 
         raise UsageError(f"{path}: there is no column {name!r} ({flag}); {known}.")
 
 
-def check_complete(path: pathlib.Path, table: pd.DataFrame) -> None:
-    """No empty cells."""
-    lost = table.isna()
-    for name in table.columns[lost.any()]:
-        row = int(lost[name].to_numpy().argmax())
-        raise UsageError(
-            f"{place(path, row)}: column {name!r} has no value there ({int(lost[name].sum())} in "
-            "all); fill the cells in or drop the rows."
-        )
+def check_cells(path: pathlib.Path, table: pd.DataFrame, labels: Iterable[str | None]) -> None:
+    """No empty cells, no infinite numbers, and no stray words except in columns of labels."""
+    for name in table.columns:
+        column = table[name]
+        _complain(path, column, column.isna(), "has no value", "fill the cells in or drop the rows")
+        if pd.api.types.is_numeric_dtype(column):
+            infinite = pd.Series(np.isinf(column.to_numpy(float)))
+            _complain(path, column, infinite, "is infinite", "correct the cells or drop the rows")
+        elif name not in labels:
+            _check_words(path, column)
 
 
 def place(path: pathlib.Path, row: int) -> str:
@@ -72,24 +79,72 @@ def place(path: pathlib.Path, row: int) -> str:
     return f"{path}, row {row + 1}"
 
 
-def _field_count(error: Exception) -> str:
-    found = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
-    if not found:
-        return f"the file is not a CSV ({one_line(error)})."
-    expected, line, saw = found.groups()
-    return f"line {line} has {saw} fields where the others have {expected}; correct it."
-
-
-def _check_numbers(path: pathlib.Path, table: pd.DataFrame) -> None:
-    """A column of measurements with a few words in it would silently become categories."""
-    for name in table.columns:
-        column = table[name].dropna()
-        if pd.api.types.is_numeric_dtype(column) or not len(column):
-            continue
-        numbers = pd.to_numeric(column, errors="coerce")
-        if numbers.notna().mean() > MOSTLY and numbers.nunique() > MEASURED:
-            bad = numbers[numbers.isna()].index[0]
+def _read_csv(path: pathlib.Path) -> pd.DataFrame:
+    with warnings.catch_warnings():
+        # Rows with a field more than there are names would lose it, or shift, without a word.
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            table = pd.read_csv(path, index_col=False, low_memory=False)
+        except pd.errors.ParserWarning:
             raise UsageError(
-                f"{place(path, int(bad))}: {column[bad]!r} in column {name!r} is not a number, "
-                "as nearly all others are; correct it."
-            )
+                f"{path}: rows have more fields than line 1 has names; name every column, and "
+                "leave no comma at the end of the rows."
+            ) from None
+    names = _names(path)
+    found = [sep for sep in SEPARATORS if len(names) == 1 and sep in names[0]]
+    if found:
+        raise UsageError(
+            f"{path}, line 1: columns are separated by {SEPARATORS[found[0]]}; save the file with "
+            "commas between columns and points in numbers."
+        )
+    repeated = [name for i, name in enumerate(names) if name and name in names[:i]]
+    if repeated:
+        raise UsageError(f"{path}, line 1: the name {repeated[0]!r} occurs twice; rename one.")
+    return table
+
+
+def _names(path: pathlib.Path) -> list[str]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        return next(cells for cells in csv.reader(file) if cells)
+
+
+def _malformed(error: Exception) -> str:
+    if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+        expected, line, saw = found.groups()
+        return f"line {line} has {saw} fields where the others have {expected}; correct it."
+    if found := re.search(r"EOF inside string starting at row (\d+)", str(error)):
+        return f"a quote that opens in line {int(found[1]) + 1} is not closed; close it."
+    return f"the file is not a CSV ({one_line(error)}); save it as one."
+
+
+def _undecodable_line(path: pathlib.Path) -> int:
+    content = path.read_bytes()
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        return content.count(b"\n", 0, error.start) + 1
+    return 1
+
+
+def _complain(
+    path: pathlib.Path, column: pd.Series, bad: pd.Series, problem: str, remedy: str
+) -> None:
+    if bad.any():
+        where = place(path, int(bad.to_numpy().argmax()))
+        total = f"{int(bad.sum())} in all"
+        raise UsageError(f"{where}: column {column.name!r} {problem} there ({total}); {remedy}.")
+
+
+def _check_words(path: pathlib.Path, column: pd.Series) -> None:
+    """A column of measurements with a few words in it would silently become categories."""
+    numbers = pd.to_numeric(column.astype(str), errors="coerce")
+    known = numbers.dropna()
+    different = known.nunique()
+    many = different > min(MEASURED, max(MOSTLY * len(column), FEW))
+    measured = many or (known % 1 != 0).any()
+    if measured and MOSTLY < len(known) / len(column) < 1:
+        row = int(numbers.isna().to_numpy().argmax())
+        raise UsageError(
+            f"{place(path, row)}: {column.iloc[row]!r} in column {column.name!r} is not a number, "
+            "as most others are; correct it."
+        )

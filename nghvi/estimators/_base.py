@@ -160,7 +160,7 @@ class MixedEstimator(Checks):
         by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling, deep)
         data = rows if by_row else prepare(model, rows)
-        inference = self._infer(model, data, deep, held_out=held_out)
+        inference = self._infer(model, data, scaling, deep, held_out=held_out)
         effects = tuple(features[j] for j in random)
         fixed = features[: len(features) - len(known_coef)]
         names = Named(fixed, effects, self.groups_)
@@ -176,7 +176,8 @@ class MixedEstimator(Checks):
             return self
         begun = time.perf_counter()
         deep = not isinstance(self.posterior_.model.trunk, Identity)
-        inference = self._infer(self.posterior_.model, before.data, deep, before.run.position)
+        model, scaling = self.posterior_.model, self.posterior_.scaling
+        inference = self._infer(model, before.data, scaling, deep, before.run.position)
         self.posterior_ = self.posterior_._replace(inference=inference)
         self._publish(inference, self.seconds_ + time.perf_counter() - begun)
         return self
@@ -199,6 +200,7 @@ class MixedEstimator(Checks):
         self,
         model: MixedModel,
         data: Any,
+        scaling: Scaling,
         deep: bool,
         resume: Position | None = None,
         held_out: Rows | None = None,
@@ -223,12 +225,11 @@ class MixedEstimator(Checks):
             settings["start"] = published_start(model, data, seed)
         if not self.verbose:
             return infer(model, data, **settings)
-        with FitProgress() as progress:
+        with FitProgress(scaling.log_jacobian(data.num_rows)) as progress:
             return infer(model, data, progress=progress, **settings)
 
     def _publish(self, inference: Inference, seconds: float) -> None:
-        # A density of the raw response: standardising it divides by its scale, row by row.
-        jacobian = inference.data.num_rows * np.log(self.posterior_.scaling.y_scale)
+        jacobian = self.posterior_.scaling.log_jacobian(inference.data.num_rows)
         self.elbo_ = inference.elbo - jacobian
         self.elbo_se_ = inference.elbo_se
         self.log_evidence_ = inference.log_evidence - jacobian
@@ -248,8 +249,8 @@ class MixedEstimator(Checks):
         levels, codes = np.unique(table.group, return_inverse=True)
         if len(levels) == 1:
             raise DataError(
-                f"group column {self.group!r} has one level only ({levels[0]!r}): effects cannot "
-                "vary; use group=None for a model without them."
+                f"group column {self.group!r} has one level only ({str(levels[0])!r}): effects "
+                "cannot vary; leave the group out (group=None, or no group term in a formula)."
             )
         return codes, levels
 

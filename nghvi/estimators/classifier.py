@@ -35,7 +35,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
             continuous = y.dtype.kind == "f" and (y != np.round(y)).any()
             raise DataError(
                 "Only binary classification is supported. "
-                f"y {'is continuous and' if continuous else ''} has {len(self.classes_)} classes "
+                f"y {'is continuous and ' if continuous else ''}has {len(self.classes_)} classes "
                 f"({', '.join(map(str, self.classes_[:5]))}): a binary response needs exactly two; "
                 "for numbers use MixedRegressor."
             )

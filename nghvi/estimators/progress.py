@@ -11,9 +11,13 @@ from nghvi._core.hybrid import Info
 
 
 class FitProgress:
-    """One line a stage on stderr: steps done, noisy ELBO (as fitted), steps per second, time."""
+    """One line a stage on stderr: steps done, noisy ELBO, steps per second, time.
 
-    def __init__(self) -> None:
+    ``jacobian``: what the ELBO as fitted exceeds that of the raw data by.
+    """
+
+    def __init__(self, jacobian: float = 0.0) -> None:
+        self._jacobian = jacobian
         self._bar = Progress(
             TextColumn("{task.description:<18}"),
             BarColumn(),
@@ -48,7 +52,7 @@ class FitProgress:
             # What came before the first report was compiled, or run before an interruption.
             self._first[stage] = (step, now)
         recent = np.asarray(trace.log_target[-10:]) - np.asarray(trace.log_q[-10:])
-        state = f"noisy ELBO {recent.mean():.2f}"
+        state = f"noisy ELBO {recent.mean() - self._jacobian:.2f}"
         first_step, first_time = self._first[stage]
         if step > first_step:
             state += f", {(step - first_step) / (now - first_time):.0f} steps/s"

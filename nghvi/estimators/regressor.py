@@ -139,7 +139,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
             y = y.astype(float)
         if y.dtype.kind not in "fiub":
             raise DataError(
-                f"y holds {y.dtype} values: a regression needs numbers; for classes use "
-                "MixedClassifier."
+                f"y holds {y.dtype} values: a regression needs numbers; for two classes use "
+                "MixedClassifier, or response='probit' with a formula."
             )
         return y.astype(float)

@@ -9,6 +9,7 @@ The columns of a design, in the order in which the model reads them::
 Nothing but text, numbers and labels is kept, so that a design can be saved.
 """
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,20 @@ class Design(NamedTuple):
         """Columns of the data frame that are read."""
         return _variables(parse(self.formula))
 
+    @property
+    def movable(self) -> tuple[str, ...]:
+        """Columns of the design that are columns of the data and read nowhere else in it."""
+        syntax = parse(self.formula)
+        # A term of both the fixed and the random part is one column; an offset is its own.
+        model = _model_texts(syntax)
+        terms = {
+            (i >= len(model), str(term)): term
+            for i, text in enumerate(_texts(syntax))
+            for term in terms_of(syntax, text)
+        }
+        readers = Counter(name for term in terms.values() for name in variables_of(syntax, [term]))
+        return tuple(name for name in self.columns if readers[name] == 1)
+
     def table(self, data: Any) -> Table:
         """The design's columns and the groups of a raw data frame."""
         table = _read(parse(self.formula), data, self.learnt).table
@@ -60,7 +75,9 @@ def learn(formula: str, data: Any) -> Design:
     syntax = parse(formula)
     read = _read(syntax, data, Learnt({}, {}))
     if not read.fixed:
-        raise FormulaError(f"formula {formula!r}: the fixed part has no column; add one.")
+        raise FormulaError(
+            f"formula {formula!r}: the fixed part has no column; add one, or take '0' away."
+        )
     only = len(set(read.random) - set(read.fixed))
     known = (0.0,) * only + (1.0,) * bool(syntax.offsets)
     return Design(formula, read.learnt, read.table.names, read.random, known)
@@ -87,15 +104,21 @@ def response_of(formula: str, data: Any) -> np.ndarray:
         return frame.iloc[:, 0].to_numpy()
     (side,), _ = evaluate([terms], frame, Learnt({}, {}), syntax)
     if len(side.names) != 1:
-        raise FormulaError.at(formula, syntax.response, "the response must be one column.")
+        raise FormulaError.at(
+            formula, syntax.response, "the response must be one column of numbers."
+        )
     check_finite(side.values, side.names)
     return side.values[:, 0]
 
 
+def _model_texts(syntax: Syntax) -> list[str]:
+    """Fixed part and random parts, as sums of terms."""
+    return [syntax.fixed, *(text for text in syntax.random if text != EVERY_COLUMN)]
+
+
 def _texts(syntax: Syntax) -> list[str]:
-    """Fixed part, random parts, offsets, as sums of terms."""
-    random = [text for text in syntax.random if text != EVERY_COLUMN]
-    return [syntax.fixed, *random, *(f"0 + {{{text}}}" for text in syntax.offsets)]
+    """The same and offsets."""
+    return [*_model_texts(syntax), *(f"0 + {{{text}}}" for text in syntax.offsets)]
 
 
 def _variables(syntax: Syntax) -> tuple[str, ...]:
@@ -113,6 +136,9 @@ def _read(syntax: Syntax, data: Any, learnt: Learnt) -> _Read:
     with_effects = [j for j, name in enumerate(random.names) if name not in fixed.names]
     inputs = [j for j, name in enumerate(fixed.names) if name != INTERCEPT]
     blocks = [fixed.columns(inputs), random.columns(with_effects)]
+    for text, matrix in zip(syntax.offsets, matrices[first_offset:], strict=True):
+        if len(matrix.names) != 1:
+            raise FormulaError.at(syntax.text, text, "an offset is one column of numbers.")
     if syntax.offsets:
         total = sum(matrix.values for matrix in matrices[first_offset:])
         blocks.append(Matrix(np.asarray(total), (f"offset({' + '.join(syntax.offsets)})",)))
@@ -139,9 +165,13 @@ def _random_part(syntax: Syntax, matrices: list[Matrix]) -> Matrix:
                 "one column ('(1 | g) + (0 + x | g)'): write one term, '(1 + x | g)'.",
             )
     names = sum((matrix.names for matrix in terms), ())
-    if not names or len(set(names)) < len(names):
-        place = f"({syntax.random[-1]}"
-        raise FormulaError.at(syntax.text, place, "a column is missing or in two group terms.")
+    place = f"({syntax.random[-1]}"
+    if not names:
+        raise FormulaError.at(
+            syntax.text, place, "nothing varies; write '(1 | g)' or leave it out."
+        )
+    if len(set(names)) < len(names):
+        raise FormulaError.at(syntax.text, place, "a column is in two group terms; write it once.")
     return Matrix(np.concatenate([matrix.values for matrix in terms], axis=1), names)
 
 

@@ -3,6 +3,7 @@
 import copy
 import re
 import warnings
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from formulaic import Formula, ModelSpec
 from formulaic.errors import DataMismatchWarning, FormulaicError
 from formulaic.formula import SimpleFormula
 from formulaic.materializers import PandasMaterializer
-from formulaic.parser.types import Factor
+from formulaic.parser.types import Factor, Term
 
 from nghvi.data.frame import DataError
 from nghvi.formula.errors import FormulaError
@@ -48,15 +49,26 @@ def terms_of(syntax: Syntax, text: str) -> SimpleFormula:
         terms = Formula(text)
     except (FormulaicError, SyntaxError) as error:
         marked = MARKED.search(str(error))
-        reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
         place = marked.group(1) if marked else ""
-        raise FormulaError.at(syntax.text, place, f"{reason}.") from None
+        raise FormulaError.at(syntax.text, place, _reason(error, text)) from None
     if not isinstance(terms, SimpleFormula):
         raise FormulaError.at(syntax.text, text, "this is not a sum of terms.")
     return terms
 
 
-def variables_of(syntax: Syntax, terms: SimpleFormula) -> tuple[str, ...]:
+def _reason(error: Exception, text: str) -> str:
+    """What formulaic or Python complains of, with the remedy where it is known."""
+    if isinstance(error, SyntaxError) and not isinstance(error, FormulaicError):
+        return f"{text!r} cannot be read ({error.msg}); correct it."
+    reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
+    if "arguments" in reason:
+        return "this operator needs a term on each side; add it or take the operator away."
+    if "`.` operator" in reason:
+        return "'.' stands for columns in a group term only; name the columns of the fixed part."
+    return f"{reason}; correct it."
+
+
+def variables_of(syntax: Syntax, terms: Iterable[Term]) -> tuple[str, ...]:
     """Columns of the data that the terms read."""
     factors = [factor for term in terms for factor in term.factors]
     return tuple(name for factor in factors for name in columns_of(factor, syntax.text))

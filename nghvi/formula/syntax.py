@@ -50,6 +50,11 @@ def parse(formula: str) -> Syntax:
     response, right = formula[: tildes[0]].strip(), formula[tildes[0] + 1 :]
     if not response:
         raise FormulaError(f"formula {formula!r}: the response before '~' is missing, {EXAMPLE}.")
+    if not right.strip():
+        raise FormulaError(
+            f"formula {formula!r}: nothing stands after '~'; write '{response} ~ 1' for an "
+            "intercept alone."
+        )
     fixed, terms, offsets = "", [], []
     for sign, piece in _summands(right):
         special = _group_term(formula, piece) or _offset(piece)
@@ -84,7 +89,9 @@ def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
             quote = char
         elif char in CLOSING:
             if not open_brackets or OPENING.index(text[open_brackets.pop()]) != CLOSING.index(char):
-                raise FormulaError.at(text, text[i:], "this bracket was not opened.")
+                raise FormulaError.at(
+                    text, text[i:], "this bracket was not opened; take it away or open it."
+                )
             yield i, char, len(open_brackets)
         else:
             yield i, char, len(open_brackets)
@@ -92,7 +99,9 @@ def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
     if quote is not None:
         raise FormulaError(f"formula {text!r}: the quote {quote} is not closed.")
     if open_brackets:
-        raise FormulaError.at(text, text[open_brackets[-1] :], "this bracket is not closed.")
+        raise FormulaError.at(
+            text, text[open_brackets[-1] :], "this bracket is not closed; close it."
+        )
 
 
 def _summands(text: str) -> Iterator[tuple[str, str]]:
@@ -118,7 +127,7 @@ def _group_term(formula: str, piece: str) -> _GroupTerm | None:
         )
     first, last = bars[0][0], bars[-1][0]
     if len(bars) > 2 or last - first > 1:
-        raise FormulaError.at(formula, piece, "a group term has one '|' or one '||'.")
+        raise FormulaError.at(formula, piece, "a group term has one '|' or one '||': '(1 | g)'.")
     random, group = piece[1:first].strip(), piece[last + 1 : -1].strip()
     if not random:
         raise FormulaError.at(formula, piece, "say what varies by group, for example '(1 | g)'.")
@@ -142,9 +151,12 @@ def _is_one_bracket(piece: str) -> bool:
 def _check_one_group(formula: str, terms: list[_GroupTerm]) -> None:
     for term in terms[1:]:
         if term.group != terms[0].group:
-            raise FormulaError.at(formula, term.text, _not_one_factor(term.group))
+            both = f"{terms[0].group} {term.group}"
+            raise FormulaError.at(formula, term.text, _not_one_factor(both))
     if len(terms) > 1 and len({term.random for term in terms}) < len(terms):
-        raise FormulaError.at(formula, terms[-1].text, "the same group term occurs twice.")
+        raise FormulaError.at(
+            formula, terms[-1].text, "the same group term occurs twice; leave one out."
+        )
 
 
 def _not_one_factor(group: str) -> str:

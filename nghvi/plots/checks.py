@@ -8,7 +8,15 @@ from matplotlib.axes import Axes
 from scipy.ndimage import gaussian_filter1d
 from scipy.stats import binom
 
-from nghvi.plots.style import BLUE, GREY, ORANGE, axes_or_new, grid_or_new, line_colour
+from nghvi.plots.style import (
+    BLUE,
+    GREY,
+    ORANGE,
+    axes_or_new,
+    grid_or_new,
+    legend_above,
+    line_colour,
+)
 
 BINS, CELLS, POINTS = 20, 40, 1000
 """Bins of averages; groups whose shares are shown; points of a cloud."""
@@ -36,7 +44,7 @@ def predictive_check(
         _shares(observed, replicated, _cells(estimator, X, replicated), kind, ax)
         ax.set_ylabel(f"share of {classes[1]}")
     ax.set_title("Predictive check")
-    ax.legend(frameon=False)
+    legend_above(ax, loc="upper right")
     return ax
 
 
@@ -80,7 +88,8 @@ def _shares(y: np.ndarray, replicated: np.ndarray, cells: np.ndarray, kind: str,
     ax.vlines(place, low, high, color=GREY, lw=3, label="90 % of replicates from the model")
     ax.plot(place, (y @ member / size)[order], "o", ms=4, color=BLUE, label="observed")
     number = f"{CELLS} largest of {len(sizes):,}" if len(sizes) > CELLS else f"{len(sizes)}"
-    ax.set(xlabel=f"{number} {kind}, by predicted share", xticks=[], ylim=(-0.02, 1.15))
+    ax.set(xlabel=f"{number} {kind}, by predicted share", xticks=[], ylim=(-0.02, 1))
+    ax.set_yticks(np.linspace(0, 1, 6))
 
 
 def calibration(estimator: Any, X: Any, y: Any, ax: Any = None, **settings: Any) -> np.ndarray:
@@ -120,7 +129,7 @@ def _pit_histogram(pit: np.ndarray, ax: Axes) -> None:
     ax.axhline(1, color=line_colour(), lw=0.8)
     ax.set(xlim=(0, 1), xlabel="predicted probability of a smaller response", ylim=(0, None))
     ax.set(ylabel="relative frequency", title="PIT: flat if calibrated")
-    ax.legend(frameon=False, loc="lower center")
+    legend_above(ax, loc="upper center")
 
 
 def _coverage(pit: np.ndarray, ax: Axes) -> None:

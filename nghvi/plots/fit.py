@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nghvi.data.frame import DataError
 from nghvi.estimators import tables
@@ -30,6 +31,7 @@ def trace(estimator: Any, ax: Axes | None = None) -> Axes:
         ax.axhline(estimator.elbo_, color=ORANGE, lw=1, label=f"ELBO {estimator.elbo_:.2f}")
         ax.legend(frameon=False)
     ax.ticklabel_format(axis="y", useOffset=False)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel="step", ylabel="objective (noisy ELBO)", title="Optimisation")
     return ax
 
@@ -108,6 +110,7 @@ def caterpillar(
     shown = f"{number:,} groups" if number <= most else f"{most} of {number:,} groups, by rank"
     ax.set(title=f"Group effects: {effect}", yticks=[], ylabel=shown)
     ax.set_xlabel("difference from the population (90 % interval)")
+    ax.xaxis.set_major_locator(MaxNLocator(6))
     if number <= NAMED_GROUPS:
         ax.set_yticks(position, [str(label) for label in table.index], fontsize=7)
     return ax

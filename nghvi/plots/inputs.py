@@ -6,7 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from nghvi import interpret
-from nghvi.plots.style import BLUE, CURVES, GREY, axes_or_new, line_colour
+from nghvi.plots.style import BLUE, CURVES, GREY, axes_or_new, legend_above, line_colour
+
+UNGROUPED = (interpret.POPULATION, interpret.ALL)
 
 
 def lek(
@@ -66,23 +68,21 @@ def _curves(estimator: Any, table: Any, ax: Axes | None) -> Axes:
     """One line a group; with bands and a legend if they are few, thin and grey if not."""
     ax = axes_or_new(ax)
     variable, labels = table.columns[1], list(dict.fromkeys(table["group"]))
-    few = len(labels) <= len(CURVES)
+    few, named = len(labels) <= len(CURVES), isinstance(estimator.group, str)
     for i, label in enumerate(labels):
         curve = table[table["group"] == label]
         if few:
             colour, dash = CURVES[i]
             band = curve["lower"], curve["upper"]
             ax.fill_between(curve[variable], *band, color=colour, alpha=0.15, lw=0)
-            ax.plot(curve[variable], curve["mean"], dash, color=colour, lw=1.5, label=str(label))
+            said = label if label in UNGROUPED or not named else f"{estimator.group} {label}"
+            ax.plot(curve[variable], curve["mean"], dash, color=colour, lw=1.5, label=said)
         elif label == interpret.POPULATION:
             ax.plot(curve[variable], curve["mean"], color=BLUE, lw=2, zorder=3)
         else:
             ax.plot(curve[variable], curve["mean"], color=GREY, lw=0.8, alpha=0.7)
     if few and len(labels) > 1:
-        # Curves often fill the picture: the legend gets room of its own.
-        low, high = ax.get_ylim()
-        ax.set_ylim(low, high + 0.25 * (high - low))
-        ax.legend(frameon=False, loc="upper left", ncols=2)
+        legend_above(ax, loc="upper left", ncols=2)
     classes = getattr(estimator, "classes_", None)
     ylabel = "expected response" if classes is None else f"probability of {classes[1]}"
     ax.set(xlabel=variable, ylabel=ylabel)

@@ -38,6 +38,13 @@ def grid_or_new(ax: Any, number: int, columns: int) -> np.ndarray:
     return axes if rows > 1 else axes[0]
 
 
+def legend_above(ax: Axes, **settings: Any) -> None:
+    """A legend over what is drawn, which often fills the picture: it gets room of its own."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + 0.25 * (high - low))
+    ax.legend(frameon=False, **settings)
+
+
 def line_colour() -> str:
     """Of reference lines: that of the frame, which a style may have changed."""
     return plt.rcParams["axes.edgecolor"]

@@ -54,7 +54,7 @@ def to_datatree(
     inference = posterior.inference
     tree["posterior"].attrs.update(
         inference_library="nghvi",
-        elbo=inference.elbo,
+        elbo=inference.elbo - posterior.scaling.log_jacobian(posterior.data.num_rows),
         k_hat=inference.k_hat,
         converged=str(inference.converged),
         verdict=inference.verdict.sentence,

@@ -61,6 +61,10 @@ class Scaling(NamedTuple):
         """The way back from a scaled response."""
         return self.y_centre + self.y_scale * y
 
+    def log_jacobian(self, num_rows: float) -> float:
+        """What a log density of scaled responses exceeds that of the raw ones by."""
+        return float(num_rows * np.log(self.y_scale))
+
     def back(self, columns: tuple[int, ...]) -> np.ndarray:
         """T for these columns; the first of all is the intercept wherever anything is centred."""
         index = list(columns)

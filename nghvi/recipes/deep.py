@@ -42,6 +42,8 @@ RANK = 3
 ENCORES = 2
 """Further polishing where the ELBO still rises."""
 CHUNK = 50
+LEAST_TO_JUDGE = 100
+"""Steps of the last stage: in fewer, any rise of the ELBO is lost in its noise."""
 
 
 class Lengths(NamedTuple):
@@ -141,6 +143,13 @@ def judge_settled(num_starts: int) -> Judge:
                 "the result is the last good state. Standardise the inputs, look for outliers, or "
                 "use fewer layers.",
             )
+        if elbo.size < LEAST_TO_JUDGE:
+            enough = int(np.ceil(LEAST_TO_JUDGE / SHARES["polish"]))
+            return Verdict(
+                False,
+                f"Not settled: {elbo.size} steps of stage '{name}' are too few to tell whether the "
+                f"ELBO still rises; take more, steps={enough} at least.",
+            )
         change = _change(last)[0]
         if not _settled(last, q.dim):
             return Verdict(
@@ -166,8 +175,6 @@ def _change(trace: Info) -> tuple[float, float]:
     """Rise of the noisy ELBO from the third to the last quarter of a stage, and its noise."""
     elbo = np.asarray(trace.log_target) - np.asarray(trace.log_q)
     third, quarter = np.array_split(elbo, 4)[2:]
-    if third.size < 2:
-        return float("nan"), 0.0
     return float(quarter.mean() - third.mean()), float(np.hypot(_se(third), _se(quarter)))
 
 

@@ -41,11 +41,11 @@ th, td { padding: .32rem .9rem .32rem 0; border-bottom: 1px solid var(--line); t
   white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 600; font-size: .85rem; }
 tbody th { font-weight: 600; }
-th:first-child, table.text :is(th, td):last-child { text-align: left; }
+th:first-child, :is(table.text, table.reading) :is(th, td):last-child { text-align: left; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr));
   gap: 1rem; }
-.figures.small { grid-template-columns: repeat(auto-fill, minmax(9.2rem, 1fr)); gap: .6rem; }
-figure { margin: 0; min-width: 0; max-width: 34rem; }
+.figures.small { grid-template-columns: repeat(auto-fill, minmax(min(11rem, 45%), 1fr)); }
+figure { margin: 0; min-width: 0; max-width: 31rem; }
 figcaption { font-size: .88rem; margin-top: .2rem; }
 svg { display: block; width: 100%; height: auto; color: var(--ink); overflow: visible; }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }
@@ -57,13 +57,16 @@ footer { padding-bottom: 2rem; font-size: .85rem; }
 @media (max-width: 40rem) { body { font-size: 15px; } section { padding: .9rem; }
   dl { grid-template-columns: repeat(2, 1fr); }
   h1 { font-size: 1.45rem; } .verdict h2 { font-size: 1.4rem; } table { min-width: 0; }
-  th, td { padding-right: .45rem; font-size: .85rem; } tbody th, table.text td:last-child {
-  white-space: normal; overflow-wrap: anywhere; } }
+  th, td { padding-right: .45rem; font-size: .8rem; } tbody th, table.text td:last-child {
+  white-space: normal; overflow-wrap: anywhere; } tbody th { min-width: 4.5rem; }
+  table.reading :is(th, td):is(:nth-child(3), :last-child) { display: none; }
+  pre { white-space: pre-wrap; } }
 @media print { :root { --paper: #fff; --card: #fff; --ink: #000; --soft: #444; --line: #ccc;
   --blue: #2a6f97; --grey: #8d99ae; --red: #d1495b; --good: #1f7a4d; --good-back: #fff;
   --care: #8a5a00; --care-back: #fff; --bad: #b3261e; --bad-back: #fff; }
   body { font-size: 10.5pt; } section { border: 0; padding: .2rem 0; }
   .verdict { border-left: .4rem solid; padding-left: .8rem; }
-  figure, table, tr, pre, dl div { break-inside: avoid; } h2 { break-after: avoid; }
+  p, figure, table, tr, pre, dl div { break-inside: avoid; }
+  h2, p:has(+ .figures) { break-after: avoid; } figure { max-width: 23rem; }
   .scroll, pre { overflow: visible; white-space: pre-wrap; } }
 """

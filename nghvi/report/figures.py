@@ -35,7 +35,7 @@ SETTINGS: Any = {
         ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
     ),
 }
-WIDE, SMALL, TALL = (4.6, 3.2), (2.2, 1.6), (4.6, 4.6)
+WIDE, SMALL, TALL = (4.2, 3.0), (2.1, 1.5), (4.2, 4.4)
 
 
 class Gallery:

@@ -45,7 +45,8 @@ def table(
 ) -> Html:
     """A table whose first column names the rows; wide ones scroll inside their frame.
 
-    ``kind="text"``: the last column holds words.
+    ``kind="text"``: the last column holds words; ``"reading"``: it says in words what the numbers
+    do, and phones leave it and the third one out.
     """
     head = element("tr", *(element("th", each, scope="col") for each in heads))
     body = [

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from nghvi import interpret, plots
 from nghvi.plots.fit import main_parameters
@@ -24,10 +25,14 @@ def parameters(subject: Subject) -> Html:
     content: list[object] = []
     if not estimator.converged_:
         content.append(paragraph("Provisional: the fit is not finished.", class_="flag"))
+    if hasattr(estimator, "classes_"):
+        content.append(paragraph(words.scale(estimator)))
     if words.is_linear(estimator):
         rows = [[n, *_numbers(summary.loc[n]), words.sign(summary.loc[n])] for n in features]
         heads = ["coefficient", "mean", "sd", "5 %", "95 %", "reading"]
-        content.append(table("Population coefficients, 90 % intervals", heads, rows, kind="text"))
+        content.append(
+            table("Population coefficients, 90 % intervals", heads, rows, kind="reading")
+        )
     else:
         content.append(
             paragraph(
@@ -59,6 +64,7 @@ def parameters(subject: Subject) -> Html:
 def _density(estimator: Any, name: str, ax: Any) -> None:
     plots.posterior(estimator, name, ax)
     ax.set_title(_component(name), fontsize=9)
+    ax.xaxis.set_major_locator(MaxNLocator(3))
 
 
 def _numbers(row: pd.Series) -> list[str]:
@@ -108,7 +114,8 @@ def profiles(subject: Subject) -> Html | None:
     if words.is_linear(estimator):
         return None
     # Names that the table of curves uses itself cannot be profiled.
-    names = [n for n in estimator._inputs if n not in interpret.CURVE_COLUMNS]
+    movable = interpret.movable(estimator)
+    names = [n for n in movable if n not in interpret.CURVE_COLUMNS]
     curves = {n: interpret.lek_profile(estimator, n, draws=50) for n in names}
     strongest = sorted(names, key=lambda n: -np.ptp(curves[n]["mean"]))[:MOST_INPUTS]
     if not strongest:
@@ -126,6 +133,8 @@ def profiles(subject: Subject) -> Html | None:
         said += ", for the population and for groups with a low, a middling and a high response"
     content = element("div", *pictures, class_="figures")
     said += ". All other inputs are at their medians; bands are 90 % for the expected response."
+    if len(names) < len(estimator._inputs):
+        said += f" Not shown: {', '.join(n for n in estimator._inputs if n not in names)}."
     return section("Profiles", paragraph(said), content)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from sklearn.utils import resample
 
 from nghvi import plots
+from nghvi.estimators.formula import SAID_BY_FORMULA
+from nghvi.formula import parse
 from nghvi.plots.checks import draw_calibration, draw_residuals
 from nghvi.report import words
 from nghvi.report.html import Html, element, facts, join, paragraph, section, table
@@ -52,7 +54,12 @@ def fitted(subject: Subject) -> Html:
         pairs.append(("Classes", f"{first} (0) and {second} (1)"))
     if not words.is_linear(estimator):
         pairs.append(("Network", f"{len(posterior.inference.q.centre):,} parameters"))
-    return section("What was fitted", facts(pairs))
+    formula = [] if estimator.formula is None else [_code(estimator.formula)]
+    return section("What was fitted", *formula, facts(pairs))
+
+
+def _code(content: str) -> Html:
+    return element("pre", element("code", content))
 
 
 def _group_name(estimator: Any) -> str:
@@ -126,22 +133,19 @@ def reproduction(subject: Subject) -> Html:
     estimator = subject.estimator
     settings = estimator.get_params()
     usual = type(estimator)().get_params()
-    changed = {k: v for k, v in settings.items() if repr(v) != repr(usual[k])}
-    arguments = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-    name = type(estimator).__name__
+    changed = {k: v for k, v in settings.items() if repr(v) != repr(usual[k]) and k != "verbose"}
     lines = [
         "import nghvi",
         *(["from nghvi.priors import *"] if "priors" in changed else []),
         "",
-        f"model = nghvi.{name}({arguments}).fit(X, y)",
-        'model.report("report.html", X, y)',
+        *_call(estimator, changed),
     ]
     versions = [(each, metadata.version(each)) for each in LIBRARIES]
     versions.append(("Python", platform.python_version()))
     rows = [[key, repr(value)] for key, value in settings.items()]
     return section(
         "How to reproduce this",
-        element("pre", element("code", "\n".join(lines))),
+        _code("\n".join(lines)),
         facts(versions),
         element(
             "details",
@@ -149,6 +153,19 @@ def reproduction(subject: Subject) -> Html:
             table("Settings of the estimator", ["setting", "value"], rows, kind="text"),
         ),
     )
+
+
+def _call(estimator: Any, changed: dict[str, Any]) -> list[str]:
+    """The lines that fit it again and write the page."""
+    if estimator.formula is None:
+        name, arguments, rows = f"nghvi.{type(estimator).__name__}", [], "X, y"
+    else:
+        changed = {k: v for k, v in changed.items() if k not in SAID_BY_FORMULA}
+        name, arguments = "nghvi.mixed", [repr(estimator.formula), "data"]
+        rows = f"data, data[{parse(estimator.formula).response!r}]"
+    given = ", ".join([*arguments, *(f"{key}={value!r}" for key, value in changed.items())])
+    fit = "" if arguments else ".fit(X, y)"
+    return [f"model = {name}({given}){fit}", f'model.report("report.html", {rows})']
 
 
 def page_sections(subject: Subject) -> Html:

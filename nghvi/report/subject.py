@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from nghvi.formula import parse
 from nghvi.report.figures import Gallery
 
 
@@ -20,4 +21,6 @@ class Subject(NamedTuple):
     @property
     def response(self) -> str:
         """The name of the response, as far as it is known."""
-        return str(getattr(self.y, "name", None) or "response")
+        formula = self.estimator.formula
+        said = None if formula is None else parse(formula).response
+        return str(said or getattr(self.y, "name", None) or "response")

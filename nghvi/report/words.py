@@ -12,7 +12,8 @@ from nghvi.recipes.importance import RELIABLE
 REMEDIES = {
     "Interrupted": ("Call resume() on the fitted model: it goes on where it stopped.",),
     "Not settled": (
-        "Fit again with more steps, for example twice as many (steps=).",
+        "Fit again with more steps (steps=), or leave steps out: then it goes on until the ELBO "
+        "rises no more.",
         "If that does not help: standardise the inputs, look for outliers, use a smaller network.",
     ),
     "Not converged": (
@@ -80,6 +81,15 @@ def sign(row: pd.Series) -> str:
     return "negative" if row["q95"] < 0 else "sign uncertain"
 
 
+def scale(estimator: Any) -> str:
+    """What coefficients of a classification are measured on."""
+    name = estimator.posterior_.model.response.name
+    return (
+        f"All numbers here are on the {name} scale: what raises the sum of the terms makes "
+        f"{estimator.classes_[1]} more probable."
+    )
+
+
 def share(value: float) -> str:
     """A share in per cent."""
     return f"{100 * value:.0f} %"
@@ -128,5 +138,6 @@ def rows_checked(checked: pd.DataFrame, total: int) -> str:
     said = f"Tested on {which} of the fit, each predicted from all the others (leave-one-out)."
     bad = int((checked["k_hat"] > RELIABLE).sum())
     if bad:
-        said += f" For {bad} very influential rows this is approximate and may flatter a little."
+        rows = "row" if bad == 1 else "rows"
+        said += f" For {bad} very influential {rows} this is approximate and may flatter a little."
     return said
