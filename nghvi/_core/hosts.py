@@ -4,8 +4,10 @@ All processes compute the same things in the same order; what only one of them c
 a clock) is agreed upon first. With one process everything here does nothing.
 """
 
+import contextlib
 import os
 import socket
+from types import TracebackType
 
 import jax
 import numpy as np
@@ -22,6 +24,31 @@ HEARTBEAT = 30
 
 class DeviceError(ValueError):
     """Devices or processes that were asked for are not there; the message says what is."""
+
+
+class LostProcessError(RuntimeError):
+    """Another process has ended, so this one cannot go on."""
+
+
+class Together(contextlib.ContextDecorator):
+    """Inside ``with``, an exchange that fails says what that means."""
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+            raise LostProcessError(
+                f"process {jax.process_index()} of {jax.process_count()} cannot go on, since "
+                "another one was lost or could not be reached. Start all of them again with the "
+                "same arguments; with checkpoints the fit goes on from the last one. "
+                f"({str(error).splitlines()[0]})"
+            ) from error
 
 
 def join(coordinator: str, process_id: int, num_processes: int, patience: int = PATIENCE) -> None:
@@ -77,6 +104,13 @@ def any_process(flag: bool) -> bool:
     if jax.process_count() == 1:
         return flag
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+
+def same_everywhere(value: int) -> bool:
+    """Whether all processes have the same value; all must ask."""
+    if jax.process_count() == 1:
+        return True
+    return bool(np.ptp(multihost_utils.process_allgather(np.array(value))) == 0)
 
 
 def beside(tree: PyTree, data: Data) -> PyTree:

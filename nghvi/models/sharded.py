@@ -77,7 +77,9 @@ def mesh_of(devices: int | str) -> Mesh:
             f"process{'es' * (processes > 1)}, and every process gives equally many; on a CPU "
             "XLA_FLAGS=--xla_force_host_platform_device_count=N makes N."
         )
-    chosen = [d for p in range(processes) for d in [d for d in there if d.process_index == p][:each]]
+    chosen = [
+        d for p in range(processes) for d in [d for d in there if d.process_index == p][:each]
+    ]
     return Mesh(np.array(chosen), (AXIS,))
 
 
@@ -108,9 +110,12 @@ def shard(data: Grouped, mesh: Mesh) -> Shards:
 def place_latents(latents: Latents, mesh: Mesh) -> Latents:
     """Latents of all draws (first axis) and pieces (second) on the devices of their pieces."""
     spread = NamedSharding(mesh, Spec(None, AXIS))
-    return jax.tree.map(
-        lambda z: jax.make_array_from_callback(z.shape, spread, lambda i: np.asarray(z)[i]), latents
-    )
+
+    def place(z: Array) -> Array:
+        values = np.asarray(z)
+        return jax.make_array_from_callback(values.shape, spread, lambda i: values[i])
+
+    return jax.tree.map(place, latents)
 
 
 class Sharded(MarginalModel):
@@ -248,9 +253,7 @@ def _forward(
     """Value and gradient in one sum over the devices: each takes the time of a message."""
 
     def local(same: tuple, split: tuple, piece: Grouped) -> Array:
-        value, slope = jax.value_and_grad(_part)(
-            *same, split, piece, name, unravel, data.mesh.size
-        )
+        value, slope = jax.value_and_grad(_part)(*same, split, piece, name, unravel, data.mesh.size)
         return jax.lax.psum(jnp.concatenate([value[None], slope]), AXIS)
 
     both = data.each(local, (theta, given), split, EVERYWHERE)
