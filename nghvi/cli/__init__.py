@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 
 import nghvi
-from nghvi._core.hosts import DeviceError, LostProcessError
+from nghvi._core.hosts import LOST, DeviceError, LostProcessError
 from nghvi._core.response import ResponseError
 from nghvi.cli import demo, fit, predict, report, reproduce, summary
-from nghvi.cli.parts import BAD_INPUT, INTERRUPTED, LOST, UsageError, one_line
+from nghvi.cli.parts import BAD_INPUT, INTERRUPTED, UsageError, one_line
 
 BAD = (UsageError, DeviceError, nghvi.DataError, ResponseError, nghvi.storage.StorageError)
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-BAD_INPUT, NOT_CONVERGED, LOST, INTERRUPTED = 2, 3, 4, 130
+BAD_INPUT, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
 Commands = Any
 """argparse has no public name for what add_subparsers returns."""
 
