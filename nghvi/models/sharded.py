@@ -8,6 +8,7 @@ A device draws or integrates the latents of its own groups, and differentiates. 
 sum a density: its value with its gradient, m + 1 numbers, however many groups there are.
 """
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,8 @@ class Shards(eqx.Module):
 def mesh_of(devices: int | str) -> Mesh:
     """``"all"`` devices, or a number of them, the same number in every process."""
     processes, there = jax.process_count(), jax.devices()
-    if devices != "all" and (isinstance(devices, bool | str) or devices < 1):
+    whole = isinstance(devices, numbers.Integral) and not isinstance(devices, bool)
+    if devices != "all" and not (whole and devices >= 1):
         raise DeviceError(f"devices={devices!r}: give a number >= 1, 'all' or None.")
     number = len(there) if devices == "all" else int(devices)
     each, rest = divmod(number, processes)
