@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -97,7 +98,12 @@ class Life:
         victim = int(rng.integers(len(self.processes)))
         age, killed = time.monotonic() - self.begun, time.monotonic()
         os.kill(self.processes[victim].pid, signal.SIGKILL)
-        row = {"age": age, "victim": victim, "before": self.before, "checkpoint": self.newest()}
+        row: dict[str, Any] = {
+            "age": age,
+            "victim": victim,
+            "before": self.before,
+            "checkpoint": self.newest(),
+        }
         others = [p for i, p in enumerate(self.processes) if i != victim]
         said = [process.communicate(timeout=LONGEST)[1] for process in others]
         self.processes[victim].communicate()
@@ -128,7 +134,8 @@ def same(place: pathlib.Path) -> bool:
 
 
 def measure(processes: int, kills: int, steps: int) -> dict:
-    rng, rows = np.random.default_rng(processes), []
+    rng = np.random.default_rng(processes)
+    rows: list[dict] = []
     with tempfile.TemporaryDirectory() as made:
         place = pathlib.Path(made)
         table(place / "data.csv")

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -127,7 +127,7 @@ def infer(
         raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
     key, whole, refinements = jax.random.key(seed), data, 0
     if devices is not None:
-        model, data = Sharded(model), shard(data, mesh_of(devices))
+        model, data = Sharded(cast(MarginalModel, model)), shard(data, mesh_of(devices))
         resume = _placed(resume, data.mesh)
     while True:
         size = model.evaluation_size(data)

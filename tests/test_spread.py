@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import nghvi
 from nghvi._core import hosts
 from nghvi._core.score import Integrated
 from nghvi.cli import main
@@ -107,6 +108,14 @@ def test_every_device_needs_a_group():
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 14), ("groups",))
     with pytest.raises(hosts.DeviceError, match="13 groups only"):
         shard(spread_worker.rows(), mesh)
+
+
+def test_a_model_that_states_no_prior_is_refused():
+    class Own(nghvi.MarginalModel):
+        init_params = init_latents = sample_latents = log_joint = log_marginal = lambda *a: None
+
+    with pytest.raises(hosts.DeviceError, match="Own states no log_prior"):
+        nghvi.infer(Own(), spread_worker.rows(), devices=1)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,8 @@ def fit(
             chunk,
         )
         step, trace = current.step + length, _append(current.trace, info, length)
-        current = Fit(*carry, step, trace, monitor(step, trace))
+        state, tail, tail_count = carry
+        current = Fit(state, tail, tail_count, step, trace, monitor(step, trace))
         keep(current)
     return current
 
