@@ -117,8 +117,9 @@ def infer(
     of which the best goes on. ``latents``: ``"integrate"``,
     ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
-    run. ``devices``: their number, or ``"all"``, over which the groups are spread; after
-    ``jax.distributed.initialize`` those of all processes, each of which makes the same call.
+    run. ``devices``: their number, or ``"all"``, over which the groups are spread; None is one
+    device, or after ``jax.distributed.initialize`` those of all processes, each of which makes the
+    same call.
     ``keep``: called after every chunk of steps with where the run is.
     """
     if latents not in ("auto", "integrate", "sample"):
@@ -126,9 +127,10 @@ def infer(
     if latents == "integrate" and not isinstance(model, MarginalModel):
         raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
     key, whole, refinements = jax.random.key(seed), data, 0
-    if devices is not None:
-        model, data = Sharded(cast(MarginalModel, model)), shard(data, mesh_of(devices))
-        resume = _placed(resume, data.mesh)
+    mesh = mesh_of(devices)
+    if mesh is not None:
+        model, data = Sharded(cast(MarginalModel, model)), shard(data, mesh)
+        resume = _placed(resume, mesh)
     while True:
         size = model.evaluation_size(data)
         batch = max(1, SIDE_BY_SIDE // max(size, 1))
