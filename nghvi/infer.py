@@ -1,16 +1,20 @@
 """``infer``: from any model to a judged posterior, the one door to the recipes."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from nghvi._core.evaluate import draw, evaluate
+from nghvi._core.hosts import Together, on_host
 from nghvi._core.model import (
     LatentModel,
     MarginalModel,
@@ -21,6 +25,7 @@ from nghvi._core.model import (
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
+from nghvi.models.sharded import Sharded, mesh_of, place_latents, shard
 from nghvi.recipes.deep import RANK, deep_recipe
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
 from nghvi.recipes.published import published_recipe
@@ -80,6 +85,11 @@ def _unravel_draws(model: LatentModel, data: Data, theta: Array) -> Params:
     return jax.vmap(unraveller(model, data))(theta)
 
 
+Keep = Callable[[Position, bool, int], None]
+"""Where a run is, whether it ends there, and how often the model had been refined."""
+
+
+@Together()
 @threadpool_limits.wrap(limits=1, user_api="blas")  # a second thread only costs its waking
 def infer(
     model: LatentModel,
@@ -96,6 +106,8 @@ def infer(
     start: Float[Array, " m"] | None = None,
     progress: Progress | None = None,
     resume: Position | None = None,
+    devices: int | str | None = None,
+    keep: Keep = lambda position, ends, refinements: None,
 ) -> Inference:
     """Approximate the posterior of ``model`` given ``data``.
 
@@ -105,13 +117,20 @@ def infer(
     of which the best goes on. ``latents``: ``"integrate"``,
     ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
-    run.
+    run. ``devices``: their number, or ``"all"``, over which the groups are spread; None is one
+    device, or after ``jax.distributed.initialize`` those of all processes, each of which makes the
+    same call.
+    ``keep``: called after every chunk of steps with where the run is.
     """
     if latents not in ("auto", "integrate", "sample"):
         raise ValueError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
     if latents == "integrate" and not isinstance(model, MarginalModel):
         raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
-    key = jax.random.key(seed)
+    key, whole, refinements = jax.random.key(seed), data, 0
+    mesh = mesh_of(devices)
+    if mesh is not None:
+        model, data = Sharded(cast(MarginalModel, model)), shard(data, mesh)
+        resume = _placed(resume, mesh)
     while True:
         size = model.evaluation_size(data)
         batch = max(1, SIDE_BY_SIDE // max(size, 1))
@@ -119,13 +138,32 @@ def infer(
         # Where integrals are costly latents are drawn, and only the final evaluation integrates.
         drawn = latents != "integrate" and _integrals_are_costly(model, data)
         fitted = cast(MarginalModel, model).approximate() if drawn and smooth else model
-        done = run(_recipe(key, fitted, data, plan), key, fitted, data, progress, resume)
+        recipe, record = _recipe(key, fitted, data, plan), partial(_record, keep, refinements)
+        done = run(recipe, key, fitted, data, progress, resume, record)
         better = _refined_if_needed(model, data, done.q) if smooth and not drawn else None
         if better is None or done.position is not None:
             break
-        model, resume = better, None
+        model, resume, refinements = better, None, refinements + 1
     explicit = method != "auto" or isinstance(rank, int)
-    return finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
+    found = finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
+    if not isinstance(model, Sharded):
+        return found
+    # Predictions need no other process.
+    q, done = on_host((found.q, found.run))
+    return dataclasses.replace(found, model=model.model, data=whole, q=q, run=done)
+
+
+def _placed(position: Position | None, mesh: Mesh) -> Position | None:
+    """Where a run was left, its latents beside their groups."""
+    if position is None or position.current is None:
+        return position
+    state = position.current.state
+    state = state._replace(latents=place_latents(state.latents, mesh))
+    return position._replace(current=position.current._replace(state=state))
+
+
+def _record(keep: Keep, refinements: int, position: Position, ends: bool) -> None:
+    keep(position, ends, refinements)
 
 
 class Plan(NamedTuple):

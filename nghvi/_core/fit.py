@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from nghvi._core.hosts import beside
 from nghvi._core.hybrid import HybridVI, Info, State
 from nghvi._core.model import LatentModel
 from nghvi._core.variational import Variational
@@ -52,6 +53,14 @@ def never_stop(step: int, trace: Info) -> bool:
     return False
 
 
+Keep = Callable[[Fit], None]
+"""Called after every chunk with the run so far."""
+
+
+def keep_nothing(current: Fit) -> None:
+    """Of a run that nothing is kept of before its end."""
+
+
 def fit(
     key: Key,
     algorithm: HybridVI,
@@ -63,35 +72,34 @@ def fit(
     chunk: int = 100,
     average_last: int = 0,
     monitor: Monitor = never_stop,
+    keep: Keep = keep_nothing,
     resume: Fit[Q] | None = None,
 ) -> Fit[Q]:
     """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or go on with ``resume``."""
     if resume is None:
-        state = _init(algorithm, jax.random.fold_in(key, num_steps), model, data, q)
-        nothing = jax.tree.map(jnp.zeros_like, q)
-        resume = Fit(state, nothing, jnp.zeros((), int), 0, None, False)
-    state, tail, tail_count, step, trace, _ = resume
+        key_init = jax.random.fold_in(key, num_steps)
+        state, tail = _init(algorithm, key_init, model, data, beside(q, data))
+        resume = Fit(state, tail, jnp.zeros((), int), 0, None, False)
+    current = beside(resume._replace(stopped=False), data)
     window = jnp.asarray(num_steps - average_last)
-    stopped = False
-    while step < num_steps and not stopped:
-        length = min(chunk, num_steps - step)
-        carry = (state, tail, tail_count)
+    while current.step < num_steps and not current.stopped:
+        length = min(chunk, num_steps - current.step)
         carry, info = _run_chunk(
             algorithm,
             model,
             data,
             key,
-            carry,
-            jnp.asarray(step),
+            (current.state, current.tail, current.tail_count),
+            jnp.asarray(current.step),
             jnp.asarray(length),
             window,
             chunk,
         )
+        step, trace = current.step + length, _append(current.trace, info, length)
         state, tail, tail_count = carry
-        step += length
-        trace = _append(trace, info, length)
-        stopped = monitor(step, trace)
-    return Fit(state, tail, tail_count, step, trace, stopped)
+        current = Fit(state, tail, tail_count, step, trace, monitor(step, trace))
+        keep(current)
+    return current
 
 
 def _append(trace: Info | None, info: Info, length: int) -> Info:
@@ -100,8 +108,11 @@ def _append(trace: Info | None, info: Info, length: int) -> Info:
 
 
 @eqx.filter_jit
-def _init(algorithm: HybridVI, key: Key, model: LatentModel, data: Data, q: Q) -> State[Q]:
-    return algorithm.init(key, model, data, q)
+def _init(
+    algorithm: HybridVI, key: Key, model: LatentModel, data: Data, q: Q
+) -> tuple[State[Q], Q]:
+    """State and an empty sum of iterates."""
+    return algorithm.init(key, model, data, q), jax.tree.map(jnp.zeros_like, q)
 
 
 @eqx.filter_jit

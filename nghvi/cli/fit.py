@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 import nghvi
-from nghvi.cli import rundir
+from nghvi._core.hosts import is_first
+from nghvi.cli import rundir, spread
 from nghvi.cli.parts import (
     INTERRUPTED,
     NOT_CONVERGED,
@@ -27,7 +28,10 @@ EXAMPLES = """\
 nghvi fit pupils.csv --formula "score ~ ses + sector * sex + (1 + ses | school)" --out run
 nghvi fit pupils.csv --target score --group school --random intercept,ses --out run
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep
-nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep --resume"""
+nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep --resume
+nghvi fit firms.parquet --target profit --group firm --out run --checkpoint kept --every 600
+nghvi fit firms.parquet --target profit --group firm --out run \\
+    --coordinator first-host:5000 --num-processes 2 --process-id 0   # and 1 on the other host"""
 
 
 def add(commands: Commands) -> None:
@@ -51,6 +55,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory of the run")
     parser.add_argument("--force", action="store_true", help="replace the run in --out")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
+    spread.add_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -59,15 +64,22 @@ def run(chosen: argparse.Namespace) -> int:
     """Fit or resume, save, report; exit code."""
     if chosen.formula is not None and (chosen.group or chosen.random):
         raise UsageError("--group and --random go with --target; the formula says both.")
+    spread.join_others(chosen)
     table = read_table(chosen.data)
     if len(table) < 2:
         raise UsageError(f"{chosen.data}: there is one row only; a fit needs more.")
     asked = _asked(chosen)
-    if chosen.resume:
+    # A run with checkpoints goes on from those.
+    resume = chosen.resume and chosen.checkpoint is None
+    if resume:
         estimator = rundir.load(chosen.out).set_params(verbose=not chosen.quiet)
         rundir.check_asked(chosen.out, asked)
-    rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
-    estimator = estimator.resume() if chosen.resume else _fit(chosen, table)
+    if is_first():
+        rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
+    spread.clear_checkpoints(chosen)
+    estimator = estimator.resume() if resume else _fit(chosen, table)
+    if not is_first():
+        return 0 if estimator.converged_ else NOT_CONVERGED
     with writing(chosen.out, "--out"):
         rundir.write(chosen.out, estimator, asked, chosen.data)
     return _report(chosen, estimator)
@@ -97,8 +109,10 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame) -> Any:
         "method": chosen.method,
         "hidden": chosen.hidden,
         "response": chosen.response,
+        "devices": chosen.devices,
         "verbose": not chosen.quiet,
     }
+    kept = {"checkpoint": chosen.checkpoint, "every": chosen.every}
     if chosen.formula is not None:
         syntax = parse(chosen.formula)
         used = list(variables(chosen.formula))
@@ -106,7 +120,7 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame) -> Any:
             check_column(chosen.data, table, name, "--formula")
         check_cells(chosen.data, table[used], [syntax.group])
         _check_response(chosen, table, syntax.response)
-        return nghvi.mixed(chosen.formula, table, **settings)
+        return nghvi.mixed(chosen.formula, table, **kept, **settings)
     check_column(chosen.data, table, chosen.target, "--target")
     if chosen.group is not None:
         check_column(chosen.data, table, chosen.group, "--group")
@@ -126,7 +140,8 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame) -> Any:
                 f"{place(chosen.data, 0)}: column {name!r} holds {inputs[name].iloc[0]!r}, and "
                 "--target takes numbers only; --formula codes categories and leaves columns out."
             )
-    return kind(chosen.group, random=random, **settings).fit(inputs, table[chosen.target])
+    estimator = kind(chosen.group, random=random, **settings)
+    return estimator.fit(inputs, table[chosen.target], **kept)
 
 
 def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) -> None:

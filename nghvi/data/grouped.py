@@ -44,6 +44,15 @@ class Grouped(eqx.Module):
     ) -> Moments:
         """Moments at these features and coefficients; ``random``: columns with effects."""
 
+    @property
+    def num_present(self) -> int | Int[Array, ""]:
+        """Groups that are there: all of them but in a piece that was filled up."""
+        return len(self.original_order)
+
+    def over_groups(self, values: Float[Array, "k *rest"]) -> Float[Array, "*rest"]:
+        """Sum of values by group."""
+        return jnp.sum(values, axis=0)
+
     def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
         """Values by group, from memory order to the order of the group codes."""
         return values[self.original_order]

@@ -8,16 +8,19 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
+from nghvi._core.hosts import is_first
 from nghvi._core.response import Response
 from nghvi.baselines import BASELINES
 from nghvi.data import Rows
 from nghvi.data.frame import Column, DataError, Table, read_counts
 from nghvi.estimators import tables
+from nghvi.estimators.checkpoints import Kept, with_checkpoints
 from nghvi.estimators.checks import Checks
 from nghvi.estimators.choices import (
     check_counts,
     check_known_coef,
     check_method,
+    check_runs,
     check_stops,
     choose_priors,
     choose_scaling,
@@ -69,6 +72,7 @@ class MixedEstimator(Checks):
         latents: str = "auto",
         importance: bool = True,
         random_state: Any = None,
+        devices: int | str | None = None,
         verbose: bool = False,
     ) -> None:
         self.group = group
@@ -89,6 +93,7 @@ class MixedEstimator(Checks):
         self.latents = latents
         self.importance = importance
         self.random_state = random_state
+        self.devices = devices
         self.verbose = verbose
 
     def _fit(
@@ -99,6 +104,7 @@ class MixedEstimator(Checks):
         response: Response,
         counts: Any,
         validation: tuple[Any, Any] | None,
+        kept: Kept | None,
     ) -> Self:
         begun = time.perf_counter()
         self.n_features_in_ = table.values.shape[1] + (self.group is not None)
@@ -112,6 +118,7 @@ class MixedEstimator(Checks):
         weight = None if counts is None else read_counts(counts, len(y))
         check_counts(steps=self.steps, n_starts=self.n_starts)
         check_method(self.method)
+        check_runs(self.method, devices=self.devices, checkpoint=kept)
         deep, priors = is_deep(self.hidden, self.trunk), choose_priors(self.priors, self.covariance)
         x, features = add_intercept(table, self.fit_intercept and not deep)
         if x.shape[1] == 0:
@@ -160,7 +167,7 @@ class MixedEstimator(Checks):
         by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling, deep)
         data = rows if by_row else prepare(model, rows)
-        inference = self._infer(model, data, scaling, deep, held_out=held_out)
+        inference = self._infer(model, data, scaling, deep, held_out=held_out, kept=kept)
         effects = tuple(features[j] for j in random)
         fixed = features[: len(features) - len(known_coef)]
         names = Named(fixed, effects, self.groups_)
@@ -204,6 +211,7 @@ class MixedEstimator(Checks):
         deep: bool,
         resume: Position | None = None,
         held_out: Rows | None = None,
+        kept: Kept | None = None,
     ) -> Inference:
         seed = self._seed()
         if self.method in BASELINES:
@@ -220,10 +228,14 @@ class MixedEstimator(Checks):
             "smooth": not deep,
             "importance": self.importance,
             "resume": resume,
+            "devices": self.devices,
         }
+        if kept is not None:
+            model, going_on = with_checkpoints(kept, self, model, data)
+            settings |= going_on
         if self.method != "auto":
             settings["start"] = published_start(model, data, seed)
-        if not self.verbose:
+        if not (self.verbose and is_first()):
             return infer(model, data, **settings)
         with FitProgress(scaling.log_jacobian(data.num_rows)) as progress:
             return infer(model, data, progress=progress, **settings)

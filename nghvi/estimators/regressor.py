@@ -8,6 +8,7 @@ from sklearn.base import RegressorMixin
 
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
+from nghvi.estimators.checkpoints import EVERY, Kept
 from nghvi.estimators.choices import choose_response
 from nghvi.estimators.predictions import DRAWS
 from nghvi.posterior import predictive
@@ -60,6 +61,9 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         Correct the draws of small models by importance weights where reliable.
     random_state
         Seed; None is 0, so results are reproducible by default.
+    devices
+        Number of devices that the groups are spread over, or "all". None is one device; after
+        ``jax.distributed.initialize`` all devices of all processes.
     verbose
         Show a progress bar.
 
@@ -78,12 +82,24 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         The posterior object.
     """
 
-    def fit(self, X: Any, y: Any, counts: Any = None, validation: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        counts: Any = None,
+        validation: Any = None,
+        checkpoint: Any = None,
+        every: float = EVERY,
+    ) -> Self:
         """Fit to a table X (group column included) and a response y.
 
         ``counts``: how often each row was observed, if not once. ``validation``: a pair (X, y) of
         held-out rows for methods that stop by them (``method="nagvac"``).
+
+        ``checkpoint``: a directory to keep the state of the fit in, ``every`` so many seconds. The
+        same call made again, after the process was killed say, goes on from there bit for bit.
         """
+        kept = Kept.of(checkpoint, every)
         response = choose_response(
             self.response,
             "gaussian",
@@ -93,7 +109,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         )
         self._learn_formula(X)
         table, y = self._read(X, y)
-        return self._fit(X, self._response_values(y), table, response, counts, validation)
+        return self._fit(X, self._response_values(y), table, response, counts, validation, kept)
 
     def predict(
         self,

@@ -1,0 +1,196 @@
+"""Several processes that run one program: joining them, agreeing, and bringing results home.
+
+All processes compute the same things in the same order; what only one of them can know (a signal,
+a clock) is agreed upon first. With one process everything here does nothing.
+"""
+
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import socket
+import time
+from types import TracebackType
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
+
+from nghvi._typing import Data, PyTree
+
+PATIENCE = 60
+"""Seconds within which all processes must have arrived."""
+HEARTBEAT = 30
+"""Seconds of silence after which a process counts as lost."""
+LOST = 4
+"""Exit code of a process that cannot go on without another one."""
+
+
+class DeviceError(ValueError):
+    """Devices or processes that were asked for are not there; the message says what is."""
+
+
+class LostProcessError(RuntimeError):
+    """Another process has ended, so this one cannot go on."""
+
+
+def lost_message(process_id: int, num_processes: int) -> str:
+    """What a process says when another one is gone."""
+    return (
+        f"process {process_id} of {num_processes} cannot go on, since another one was lost or "
+        "could not be reached. Start all of them again with the same arguments; with checkpoints "
+        "the fit goes on from the last one."
+    )
+
+
+class Together(contextlib.ContextDecorator):
+    """Inside ``with``, an exchange that fails says what that means."""
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+            lost = lost_message(jax.process_index(), jax.process_count())
+            raise LostProcessError(f"{lost} ({str(error).splitlines()[0]})") from error
+
+
+def join(coordinator: str, process_id: int, num_processes: int, patience: int = PATIENCE) -> None:
+    """Make this process one of ``num_processes``; before anything is computed."""
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise DeviceError(f"coordinator {coordinator!r}: give host:port of process 0.")
+    if not 0 <= process_id < num_processes:
+        raise DeviceError(
+            f"process id {process_id} of {num_processes} processes: they are numbered from 0 to "
+            f"{num_processes - 1}."
+        )
+    if process_id == 0:
+        _check_free(coordinator, int(port))
+    else:
+        _wait_for(coordinator, (host, int(port)), patience)
+    _explain_abort(process_id, num_processes)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            cluster_detection_method="deactivate",
+            initialization_timeout=patience,
+            heartbeat_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=HEARTBEAT,
+        )
+    except RuntimeError as error:
+        raise DeviceError(
+            f"coordinator {coordinator}: not all of {num_processes} processes met there within "
+            f"{patience} s; start them all with the same --coordinator and --num-processes, and "
+            f"see that the port can be reached ({str(error).splitlines()[0]})."
+        ) from None
+
+
+@functools.cache
+def _explain_abort(process_id: int, num_processes: int) -> object:
+    """Say what has happened when JAX's runtime aborts, as it does if the coordinator is gone.
+
+    It does so from a thread of its own, before Python sees an error; only a C handler is run then.
+    The cache keeps it alive.
+    """
+    text = f"nghvi: {lost_message(process_id, num_processes)}\n".encode()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def handler(number: int) -> None:
+        os.write(2, text)
+        os._exit(LOST)
+
+    ctypes.CDLL(None).signal(signal.SIGABRT, handler)
+    return handler
+
+
+def _check_free(coordinator: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise DeviceError(
+                f"coordinator {coordinator}: port {port} cannot be used here "
+                f"({os.strerror(error.errno or 0)}); choose another."
+            ) from None
+
+
+def _wait_for(coordinator: str, address: tuple[str, int], patience: float) -> None:
+    """Until process 0 listens: JAX's runtime would abort this process without a word to us."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            socket.create_connection(address, timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise DeviceError(
+                    f"coordinator {coordinator}: nobody answers there after {patience} s "
+                    f"({error}); start process 0 on that host, and see that the port can be "
+                    "reached."
+                ) from None
+            time.sleep(0.1)
+
+
+def is_first() -> bool:
+    """Whether this process writes files."""
+    return jax.process_index() == 0
+
+
+def any_process(flag: bool) -> bool:
+    """Whether the flag is set in any process; all must ask."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+
+def same_everywhere(value: int) -> bool:
+    """Whether all processes have the same value; all must ask."""
+    if jax.process_count() == 1:
+        return True
+    return bool(np.ptp(multihost_utils.process_allgather(np.array(value))) == 0)
+
+
+def beside(tree: PyTree, data: Data) -> PyTree:
+    """The tree's arrays on all devices that the data are spread over, if they are.
+
+    Where arrays come from must not show in how they are placed: programs are compiled for a
+    placement.
+    """
+    placed = [x.sharding for x in jax.tree.leaves(data) if isinstance(x, jax.Array)]
+    mesh = next((s.mesh for s in placed if isinstance(s, NamedSharding)), None)
+    if mesh is None:
+        return tree
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def put(leaf: PyTree) -> PyTree:
+        if not isinstance(leaf, jax.Array) or isinstance(leaf.sharding, NamedSharding):
+            return leaf
+        values = np.asarray(leaf)
+        return jax.make_array_from_callback(values.shape, everywhere, lambda i: values[i])
+
+    return jax.tree.map(put, tree)
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """The tree with arrays of this process alone, whole in every process; all must ask."""
+
+    def whole(leaf: PyTree) -> PyTree:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        if not leaf.is_fully_addressable and not leaf.is_fully_replicated:
+            leaf = multihost_utils.process_allgather(leaf, tiled=True)
+        return jax.device_put(np.asarray(leaf), jax.local_devices()[0])
+
+    return jax.tree.map(whole, tree)
