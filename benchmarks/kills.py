@@ -133,8 +133,8 @@ def same(place: pathlib.Path) -> bool:
     return bool(equal and whole.trace_.equals(killed.trace_))
 
 
-def measure(processes: int, kills: int, steps: int) -> dict:
-    rng = np.random.default_rng(processes)
+def measure(processes: int, kills: int, steps: int, seed: int) -> dict:
+    rng = np.random.default_rng([seed, processes])
     rows: list[dict] = []
     with tempfile.TemporaryDirectory() as made:
         place = pathlib.Path(made)
@@ -160,10 +160,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--steps", type=int, default=60_000)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
     chosen = parser.parse_args()
     found = []
     for processes in chosen.processes:
-        found.append(measure(processes, chosen.kills, chosen.steps))
+        found.append(measure(processes, chosen.kills, chosen.steps, chosen.seed))
         print({k: v for k, v in found[-1].items() if k != "rows"}, flush=True)
         results = pathlib.Path(__file__).parent / "results" / "kills.json"
         results.write_text(json.dumps({"runs": found}, indent=1) + "\n")
