@@ -232,6 +232,9 @@ class MixedModel(MarginalModel):
         without = dataclasses.replace(self, random=())
         return without.log_marginal(params._replace(effects=jnp.zeros(0)), data)
 
+    def log_prior_at_rest(self, params: MixedParams) -> Scalar:
+        return dataclasses.replace(self, random=()).log_prior(params)
+
     def init_latents(self, key: Key, params: MixedParams, data: Rows) -> Float[Array, "k r"]:
         if self.gibbs is None or self.num_effects == 0:
             return self.draw_effects(key, params, data)
