@@ -73,6 +73,13 @@ class LatentModel(eqx.Module):
         """
         return None
 
+    def log_prior(self, params: Params) -> Scalar | None:
+        """``log p(theta)`` as it stands in the densities above, or None where not stated apart.
+
+        With it the data may be divided: the rest of every density is a sum over groups.
+        """
+        return None
+
     def num_observations(self, data: Data) -> float:
         """How much the data tell: the recipe for networks explores in smaller steps with more."""
         return max((leaf.shape[0] for leaf in _arrays(data) if leaf.ndim), default=1)

@@ -33,13 +33,19 @@ def lay_out(group: np.ndarray, num_groups: int) -> Layout:
     padded = block_sizes[block[group_order]]
     start = np.empty(num_groups, int)
     start[group_order] = np.concatenate([[0], np.cumsum(padded)[:-1]])
-    row_order = np.argsort(group, kind="stable")
-    within = np.arange(group.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    position = np.empty(group.size, int)
-    position[row_order] = start[group[row_order]] + within
+    position = start[group] + rank_within(group, num_groups)
     counts = np.bincount(block, minlength=block_sizes.size)
     blocks = tuple((int(c), int(s)) for c, s in zip(counts, block_sizes, strict=True) if c)
     return Layout(blocks, position, group_order)
+
+
+def rank_within(group: np.ndarray, num_groups: int) -> np.ndarray:
+    """How many rows of its own group come before each row."""
+    sizes = np.bincount(group, minlength=num_groups)
+    rank = np.empty(group.size, int)
+    order = np.argsort(group, kind="stable")
+    rank[order] = np.arange(group.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return rank
 
 
 def choose_sizes(sizes: np.ndarray) -> np.ndarray:

@@ -29,11 +29,12 @@ class Moments(NamedTuple):
 class Grouped(eqx.Module):
     """Data of many groups in one of their forms; groups are kept in memory order.
 
-    Every form also has ``num_groups`` and ``variance``, that of the response.
+    Every form also has ``variance``, that of the response.
     """
 
     original_order: eqx.AbstractVar[Int[Array, " k"]]
     num_rows: eqx.AbstractVar[float]
+    num_groups: eqx.AbstractVar[int]
 
     @abc.abstractmethod
     def moments(
@@ -43,6 +44,15 @@ class Grouped(eqx.Module):
         random: tuple[int, ...],
     ) -> Moments:
         """Moments at these features and coefficients; ``random``: columns with effects."""
+
+    @property
+    def num_present(self) -> int | Int[Array, ""]:
+        """Groups that are there: all of them but in a piece that was filled up."""
+        return self.num_groups
+
+    def over_groups(self, values: Float[Array, "k *rest"]) -> Float[Array, "*rest"]:
+        """Sum of values by group."""
+        return jnp.sum(values, axis=0)
 
     def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
         """Values by group, from memory order to the order of the group codes."""

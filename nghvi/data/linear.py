@@ -68,6 +68,11 @@ class LinearStatistics(Grouped):
             num_groups=rows.num_groups,
         )
 
+    @property
+    def effects_square(self) -> Float[Array, " r"]:
+        """Mean square of the columns with effects."""
+        return jnp.sum(jnp.diagonal(self.effects_gram), axis=0) / self.num_rows
+
     def moments(
         self,
         features: Callable[[Array], Array],

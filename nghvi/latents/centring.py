@@ -24,7 +24,8 @@ def prior_share(problem: RowProblem) -> Float[Array, " r"]:
     data = problem.data
     curvature = -problem.response.slopes(data.y, problem.offset, problem.dispersion)[1]
     information = data.sum(curvature[:, None] * problem.design**2)
-    return jnp.mean(1 / (1 + jnp.maximum(information, 0.0)), axis=0)
+    share = data.over_groups(1 / (1 + jnp.maximum(information, 0.0)))
+    return share / jnp.maximum(data.num_present, 1)
 
 
 def recentre(
@@ -33,8 +34,7 @@ def recentre(
     lower: Float[Array, "r r"],
     share: Float[Array, " r"],
 ) -> tuple[Float[Array, "k r"], Scalar]:
-    """Effects in the moving coordinates, and the log Jacobian of ``u -> alpha``."""
+    """Effects in the moving coordinates, and the log Jacobian of ``u -> alpha`` for a group."""
     inverse, fixed = small.inverse_lower(lower), small.inverse_lower(drawn_at)
     moving = share[:, None] * inverse + (1 - share)[:, None] * fixed
-    log_det = effects.shape[0] * jnp.sum(jnp.log(jnp.diagonal(moving)))
-    return effects @ drawn_at @ moving, log_det
+    return effects @ drawn_at @ moving, jnp.sum(jnp.log(jnp.diagonal(moving)))

@@ -60,12 +60,12 @@ def sample(key: Key, conditional: Conditional) -> Float[Array, "k r"]:
     return small.solve_lower(conditional.root, conditional.forward + noise, transpose=True).T
 
 
-def log_density(conditional: Conditional, effects: Float[Array, "k r"]) -> Scalar:
-    """log p(alpha | theta, y), summed over groups."""
+def log_density(conditional: Conditional, effects: Float[Array, "k r"]) -> Float[Array, " k"]:
+    """log p(alpha_k | theta, y) of every group."""
     root, forward = conditional
     noise = jnp.einsum("jik,kj->ik", root, effects) - forward
-    constant = 0.5 * noise.size * jnp.log(2 * jnp.pi)
-    return jnp.sum(small.half_log_det(root)) - 0.5 * jnp.sum(noise**2) - constant
+    constant = 0.5 * noise.shape[0] * jnp.log(2 * jnp.pi)
+    return small.half_log_det(root) - 0.5 * jnp.sum(noise**2, axis=0) - constant
 
 
 def moments(conditional: Conditional) -> tuple[Float[Array, "k r"], Float[Array, "r r k"]]:

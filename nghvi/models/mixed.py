@@ -121,9 +121,7 @@ class MixedModel(MarginalModel):
             # A perfect fit (fewer rows than columns) would start at a noise variance of zero.
             floor = 0.01 * data.variance + 1e-300
             dispersion = jnp.log(jnp.maximum(data.square_total / data.num_rows, floor))[None]
-            unit = jnp.exp(dispersion[0]) / jnp.maximum(
-                jnp.sum(jnp.diagonal(data.effects_gram), axis=0) / data.num_rows, 1e-300
-            )
+            unit = jnp.exp(dispersion[0]) / jnp.maximum(data.effects_square, 1e-300)
         else:
             coef = jnp.zeros(q)
             dispersion = self.response.start(data.variance)
@@ -198,9 +196,9 @@ class MixedModel(MarginalModel):
         fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
         lower = self.precision_factor(params)
         log_det = jnp.sum(jnp.log(jnp.diagonal(lower)))
-        effects = latents.shape[0] * (
-            log_det - 0.5 * self.num_effects * jnp.log(2 * jnp.pi)
-        ) - 0.5 * jnp.sum((latents @ lower) ** 2)
+        constant = log_det - 0.5 * self.num_effects * jnp.log(2 * jnp.pi)
+        squares = data.over_groups(jnp.sum((latents @ lower) ** 2, axis=1))
+        effects = data.num_present * constant - 0.5 * squares
         return fit + effects + self.log_prior(params)
 
     def log_joint_moving(
@@ -215,14 +213,14 @@ class MixedModel(MarginalModel):
             self.precision_factor(params),
             centring.prior_share(problem),
         )
-        return self.log_joint(params, moved, data) + log_det
+        return self.log_joint(params, moved, data) + data.num_present * log_det
 
     def log_conditional(
         self, params: MixedParams, latents: Float[Array, "k r"], data: GroupedData
     ) -> Scalar | None:
         if not self.response.conjugate or self.num_effects == 0:
             return None
-        return conjugate.log_density(self.conditional(params, data), latents)
+        return data.over_groups(conjugate.log_density(self.conditional(params, data), latents))
 
     def log_at_rest(self, params: MixedParams, data: GroupedData) -> Scalar | None:
         if self.response.conjugate:

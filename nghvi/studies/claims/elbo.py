@@ -67,7 +67,7 @@ def shortcut(options: Options) -> Row:
             z = conjugate.sample(key, conditional)
             joint = model.log_joint(params, z, rows)
             prior = log_standard_normal(z @ lower) + GROUPS * jnp.sum(jnp.log(jnp.diag(lower)))
-            return joint - prior, joint - conjugate.log_density(conditional, z)
+            return joint - prior, joint - jnp.sum(conjugate.log_density(conditional, z))
 
         short, right = jax.lax.map(one, keys)
         return short, right, model.log_marginal(params, rows), *conjugate.moments(conditional)

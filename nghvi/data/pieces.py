@@ -1,0 +1,207 @@
+"""Groups divided into pieces of one static layout, so that one program serves every piece.
+
+The log likelihood is a sum over groups, so it is the sum over pieces. Pieces together are one
+pytree whose leaves have a leading axis; a piece is what ``jax.vmap`` or ``jax.shard_map`` sees of
+it. Where groups do not divide evenly a piece is filled up with absent groups, which contribute
+nothing: neither rows nor effects.
+
+A model starts from the same parameters on a piece as on the whole: what it reads of the data for
+that (variances, the centre) is the whole's.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from nghvi.data.blocks import choose_sizes, rank_within
+from nghvi.data.grouped import Grouped, Rows
+from nghvi.data.linear import LinearStatistics
+from nghvi.data.panel import Panel
+
+
+class Deal(NamedTuple):
+    """Which group went to which piece, and where in it."""
+
+    blocks: tuple[tuple[int, int], ...]
+    """(number of groups, padded size) of each block of a piece."""
+    members: Int[np.ndarray, "p g"]
+    """Group code of each group of each piece in memory order; -1 where absent."""
+
+
+def deal(sizes: Int[np.ndarray, " k"], pieces: int, seed: int | None = None) -> Deal:
+    """Deal groups with these numbers of rows to pieces.
+
+    Groups of a block go round from the largest to the smallest, back and forth, so that pieces
+    have about as many rows; with a ``seed``, at random.
+    """
+    sizes = np.asarray(sizes)
+    rng = None if seed is None else np.random.default_rng(seed)
+    block_sizes = choose_sizes(np.maximum(sizes, 1))
+    block = np.searchsorted(block_sizes, np.maximum(sizes, 1))
+    load, blocks, members = np.zeros(pieces, int), [], []
+    for b, size in enumerate(block_sizes):
+        inside = np.flatnonzero(block == b)
+        rounds = -(-inside.size // pieces)
+        dealt = np.full(rounds * pieces, -1)
+        if rng is None:
+            dealt[: inside.size] = inside[np.argsort(-sizes[inside], kind="stable")]
+            # Whoever has least so far is served first.
+            turn = np.argsort(load, kind="stable")
+        else:
+            dealt[: inside.size] = rng.permutation(inside)
+            turn = rng.permutation(pieces)
+        dealt = dealt.reshape(rounds, pieces)
+        dealt[1::2] = dealt[1::2, ::-1]
+        served = np.empty_like(dealt)
+        served[:, turn] = dealt
+        load += np.where(served >= 0, sizes[served], 0).sum(axis=0)
+        blocks.append((rounds, int(size)))
+        members.append(served.T)
+    return Deal(tuple(blocks), np.concatenate(members, axis=1))
+
+
+class RowsPiece(Rows):
+    """Rows of some of the groups. Leaves are host arrays until they are placed on a device."""
+
+    num_rows: Float[Array, ""]
+    present: Bool[Array, " g"]
+    whole_variance: Float[Array, ""]
+
+    @property
+    def variance(self) -> Float[Array, ""]:
+        """Variance of the response in the whole data."""
+        return self.whole_variance
+
+    @property
+    def num_present(self) -> Int[Array, ""]:
+        return jnp.sum(self.present)
+
+    def over_groups(self, values: Float[Array, "g *rest"]) -> Float[Array, "*rest"]:
+        mask = self.present.reshape(-1, *(1,) * (values.ndim - 1))
+        return jnp.sum(jnp.where(mask, values, 0.0), axis=0)
+
+
+class LinearPiece(LinearStatistics):
+    """Cross products of some of the groups; an equal share of the sums over all rows."""
+
+    whole_effects_square: Float[Array, " r"]
+
+    @property
+    def effects_square(self) -> Float[Array, " r"]:
+        """Mean square of the columns with effects in the whole data."""
+        return self.whole_effects_square
+
+
+def in_pieces(
+    dealt: Deal,
+    x: Float[np.ndarray, "n d"],
+    y: Float[np.ndarray, " n"],
+    group: Int[np.ndarray, " n"],
+    weight: Float[np.ndarray, " n"] | None = None,
+    *,
+    which: Sequence[int] | None = None,
+    variance: float | None = None,
+) -> RowsPiece:
+    """The pieces ``which`` (all, if None), stacked; rows of other pieces are passed over.
+
+    ``variance``: of the response in the whole data; None where all rows are given here.
+    """
+    members = dealt.members if which is None else dealt.members[list(which)]
+    weight = np.ones(len(y)) if weight is None else np.asarray(weight, float)
+    if variance is None:
+        variance = float(np.cov(y, aweights=weight, ddof=0))
+    slots = np.repeat([size for _, size in dealt.blocks], [count for count, _ in dealt.blocks])
+    total, starts = int(slots.sum()), np.cumsum(slots) - slots
+    first = np.full(dealt.members.max() + 1, -1)
+    piece, slot = np.nonzero(members >= 0)
+    first[members[piece, slot]] = piece * total + starts[slot]
+    kept = np.flatnonzero(first[group] >= 0)
+    position = first[group[kept]] + rank_within(group[kept], len(first))
+
+    def place(values: np.ndarray, blank: np.ndarray) -> np.ndarray:
+        out = np.broadcast_to(blank, (len(members) * total, *values.shape[1:])).copy()
+        out[position] = values[kept]
+        return out.reshape(len(members), total, *values.shape[1:])
+
+    placed = place(weight, np.zeros(1))
+    return RowsPiece(
+        # Padding repeats a real row rather than zeros, so every function stays finite on it.
+        x=place(np.asarray(x, float), np.asarray(x[:1], float)),
+        y=place(np.asarray(y, float), np.asarray(y[:1], float)),
+        weight=placed,
+        index=None,
+        original_order=_counted(members),
+        blocks=dealt.blocks,
+        num_rows=placed.sum(axis=1),
+        present=members >= 0,
+        whole_variance=np.full(len(members), variance),
+    )
+
+
+def cut(data: Grouped, pieces: int, which: Sequence[int] | None = None) -> Grouped:
+    """Data in any form as stacked pieces, of which ``which`` (all, if None)."""
+    if isinstance(data, Rows):
+        return _cut_rows(data, pieces, which)
+    # Every group costs the same, whatever its rows.
+    members = deal(np.ones(data.num_groups, int), pieces).members
+    members = members if which is None else members[list(which)]
+
+    def groups(values: Array, axis: int) -> np.ndarray:
+        last = np.moveaxis(np.asarray(values), axis, 0)
+        taken = np.where((members >= 0).reshape(*members.shape, *(1,) * (last.ndim - 1)), 1.0, 0.0)
+        return np.moveaxis(last[members] * taken, 1, axis + 1 if axis >= 0 else axis)
+
+    def alike(values: Array) -> np.ndarray:
+        return np.broadcast_to(values, (len(members), *np.shape(values)))
+
+    share = {"square_total": alike(data.square_total / pieces), "num_rows": data.num_rows / pieces}
+    order = _counted(members)
+    if isinstance(data, Panel):
+        return Panel(
+            x=alike(data.x),
+            counts=groups(data.counts, 0),
+            sums=groups(data.sums, 0),
+            variance=alike(data.variance),
+            original_order=order,
+            **share,
+        )
+    return LinearPiece(
+        centre=alike(data.centre),
+        gram_total=alike(data.gram_total / pieces),
+        cross_total=alike(data.cross_total / pieces),
+        variance=alike(data.variance),
+        effects_gram=groups(data.effects_gram, -1),
+        effects_design=groups(data.effects_design, -1),
+        effects_cross=groups(data.effects_cross, -1),
+        original_order=order,
+        num_groups=members.shape[1],
+        whole_effects_square=alike(data.effects_square),
+        **share,
+    )
+
+
+def _cut_rows(rows: Rows, pieces: int, which: Sequence[int] | None) -> RowsPiece:
+    observed = rows.observations()
+    dealt = deal(np.bincount(observed.group, minlength=rows.num_groups), pieces)
+    if rows.index is None:
+        return in_pieces(dealt, *observed, which=which)
+    numbers = np.arange(len(rows.x), dtype=float)[np.asarray(rows.index)]
+    if rows.weight is not None:
+        numbers = numbers[np.asarray(rows.weight) > 0]
+    cut_rows = in_pieces(dealt, *observed._replace(x=numbers[:, None]), which=which)
+    inputs = np.broadcast_to(rows.x, (len(cut_rows.x), *rows.x.shape))
+    return eqx.tree_at(
+        lambda r: (r.x, r.index),
+        cut_rows,
+        (inputs, cut_rows.x[..., 0].astype(int)),
+        is_leaf=lambda leaf: leaf is None,
+    )
+
+
+def _counted(members: np.ndarray) -> np.ndarray:
+    """Groups of a piece have no order but that in memory."""
+    return np.broadcast_to(np.arange(members.shape[1]), members.shape)
