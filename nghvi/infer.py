@@ -1,7 +1,7 @@
 """``infer``: from any model to a judged posterior, the one door to the recipes."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
-from nghvi._core.evaluate import draw, evaluate
+from nghvi._core.batches import Batches
+from nghvi._core.evaluate import draw, evaluate, log_targets
 from nghvi._core.model import (
     LatentModel,
     MarginalModel,
@@ -21,6 +22,8 @@ from nghvi._core.model import (
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
+from nghvi.data import Rows
+from nghvi.data.streamed import StackedPieces, StreamedRows
 from nghvi.recipes.deep import RANK, deep_recipe
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
 from nghvi.recipes.published import published_recipe
@@ -34,6 +37,8 @@ METHODS = ("auto", *PUBLISHED)
 SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
 COSTLY, HUGE = 20_000, 10_000_000
+ENORMOUS, FEW = 50_000_000, 10
+"""Numbers touched by an evaluation beyond which only a few draws are evaluated; too few for k-hat."""
 LARGEST_FULL = 300
 """Parameters up to which a smooth posterior gets a full covariance."""
 EXACT, CLOSE_ENOUGH = 1e-6, 0.02
@@ -96,6 +101,7 @@ def infer(
     start: Float[Array, " m"] | None = None,
     progress: Progress | None = None,
     resume: Position | None = None,
+    batch_groups: int | None = None,
 ) -> Inference:
     """Approximate the posterior of ``model`` given ``data``.
 
@@ -105,13 +111,19 @@ def infer(
     of which the best goes on. ``latents``: ``"integrate"``,
     ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
-    run.
+    run. ``batch_groups``: about so many groups of ``Rows`` at a step, weighted so that gradients
+    are unbiased; the recipe is then the one for networks. ``StreamedRows`` are always read that
+    way, in the pieces in which they lie on disk.
     """
     if latents not in ("auto", "integrate", "sample"):
         raise ValueError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
     if latents == "integrate" and not isinstance(model, MarginalModel):
         raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
     key = jax.random.key(seed)
+    if batch_groups is not None or isinstance(data, StreamedRows):
+        _check_batches(model, data, method, rank)
+        plan = Plan(rank, method, steps, n_starts, latents, smooth, start, 1)
+        return _in_batches(key, model, data, plan, batch_groups, seed, progress, resume)
     while True:
         size = model.evaluation_size(data)
         batch = max(1, SIDE_BY_SIDE // max(size, 1))
@@ -137,6 +149,53 @@ class Plan(NamedTuple):
     smooth: bool
     start: Array | None
     batch: int
+
+
+def _check_batches(model: LatentModel, data: Data, method: str, rank: int | str) -> None:
+    """What mini-batches cannot do."""
+    if method != "auto":
+        raise ValueError(
+            f"batch_groups with method={method!r}: the published rules see all groups at every "
+            "step; leave batch_groups=None, or method='auto'."
+        )
+    if rank == "full":
+        raise ValueError("batch_groups with rank='full': give a number of factors.")
+    if not isinstance(data, Rows | StreamedRows) or not isinstance(model, MarginalModel):
+        raise ValueError(
+            f"batch_groups with {type(model).__name__} of {type(data).__name__}: only models of "
+            "grouped rows can be divided into groups."
+        )
+    if getattr(model, "gibbs", None) is not None:
+        raise ValueError(
+            "batch_groups with Gibbs sweeps: they go on from the last draw of a group's effects, "
+            "which is many steps old; give the model gibbs=None."
+        )
+
+
+def _in_batches(
+    key: Key,
+    model: MarginalModel,
+    data: Rows | StreamedRows,
+    plan: Plan,
+    batch_groups: int | None,
+    seed: int,
+    progress: Progress | None,
+    resume: Position | None,
+) -> Inference:
+    """The recipe for networks on pieces of the data; the ELBO of all of them."""
+    pieces = StackedPieces(data, batch_groups, seed) if isinstance(data, Rows) else data
+    refine = plan.smooth
+    plan = plan._replace(n_starts=1 if plan.smooth else plan.n_starts, smooth=False)
+    piece_model, batches = Batches.of(pieces, seed, model)
+    while True:
+        recipe = _recipe(key, piece_model, batches.example, plan)
+        done = run(recipe, key, piece_model, batches, progress, resume)
+        better = _refined_if_needed(piece_model, batches, done.q) if refine else None
+        if better is None or done.position is not None:
+            break
+        piece_model, resume = better, None
+    found = finish(key, piece_model, batches, done, False, True, plan.batch)
+    return dataclasses.replace(found, model=piece_model.model, data=data)
 
 
 def _recipe(key: Key, model: LatentModel, data: Data, plan: Plan) -> Recipe:
@@ -171,14 +230,20 @@ def _recipe(key: Key, model: LatentModel, data: Data, plan: Plan) -> Recipe:
     return deep_recipe(model, data, score, number, plan.steps, starts)
 
 
-def _refined_if_needed(model: LatentModel, data: Data, q: Variational) -> MarginalModel | None:
+M = TypeVar("M", bound=LatentModel)
+
+
+def _refined_if_needed(model: M, data: Data, q: Variational) -> M | None:
     """The refined model, if it disagrees with the present one at the result."""
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         return None
     better = model.refined()
     if better is model or better == model:
         return None
-    now, then = (float(value_and_score(m, data, q.centre)[0]) for m in (model, better))
+    if isinstance(data, Batches):
+        now, then = (log_targets(m, data, np.asarray(q.centre)[None])[0] for m in (model, better))
+    else:
+        now, then = (float(value_and_score(m, data, q.centre)[0]) for m in (model, better))
     return better if abs(now - then) > 0.01 else None
 
 
@@ -191,8 +256,10 @@ def finish(
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         pool = Pool.plain(draw(key_pool, done.q, 4000)[0])
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
-    slow = not model.integration_is_cheap or model.evaluation_size(data) > HUGE
+    slow = not model.integration_is_cheap or _size(model, data) > HUGE
     draws = 50 if costly and slow else 250 if costly else 2000
+    if _size(model, data) > ENORMOUS:
+        draws = FEW
     found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch)
     if not np.isfinite(found.elbo):
         lost = int(np.sum(~np.isfinite(found.log_ratio)))
@@ -217,8 +284,14 @@ def finish(
         found.elbo,
         found.elbo_se,
         corrected.log_evidence,
-        pareto_shape(found.log_ratio),
+        pareto_shape(found.log_ratio) if draws > FEW else nan,
     )
+
+
+def _size(model: LatentModel, data: Data) -> int:
+    if isinstance(data, Batches):
+        return data.pieces.num_pieces * model.evaluation_size(data.example)
+    return model.evaluation_size(data)
 
 
 def _failed(lost: int, draws: int) -> Verdict:

@@ -15,7 +15,7 @@ only, so neither chunks nor interruptions change anything.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
@@ -113,6 +113,10 @@ class Subsampled(MarginalModel):
     def evaluation_size(self, data: Piece) -> int:
         return self.model.evaluation_size(data.rows)
 
+    def refined(self) -> "Subsampled":
+        finer = self.model.refined()
+        return self if finer is self.model else Subsampled(finer, self.num_pieces)
+
     @property
     def marginal_is_exact(self) -> bool:
         return self.model.marginal_is_exact
@@ -150,19 +154,14 @@ class Batches:
         begun = start - number * (start // number)
         return np.concatenate(orders)[begun : begun + stop - start]
 
-    def chunks(self, step: int, num_steps: int, chunk: int) -> Iterator[tuple[Piece, int]]:
-        """What the steps from ``step`` on see, stacked, and how many of them; last ones filled up.
-
-        The stack has ``chunk`` entries, or fewer where more would not fit into memory.
-        """
-        chunk = min(chunk, self.at_once)
+    def chunks(self, step: int, num_steps: int, chunk: int) -> Generator[Piece]:
+        """What the steps from ``step`` on see, ``chunk`` of them stacked; the last filled up."""
         spans = [(s, min(s + chunk, num_steps)) for s in range(step, num_steps, chunk)]
-        stacks = self._read([self.which(*span) for span in spans], chunk)
-        return zip(stacks, (stop - start for start, stop in spans), strict=True)
+        return self._read([self.which(*span) for span in spans], chunk)
 
     @property
     def at_once(self) -> int:
-        """Pieces that are held together."""
+        """Pieces that may be held together."""
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(self.example))
         return max(1, MOST_BYTES // size)
 
@@ -188,7 +187,7 @@ class Batches:
         theta, value, slope = self.anchor
         return Piece(self.pieces.piece(number), theta, value[number], slope[number])
 
-    def _read(self, spans: Sequence[Sequence[int]], size: int) -> Iterator[Piece]:
+    def _read(self, spans: Sequence[Sequence[int]], size: int) -> Generator[Piece]:
         """The pieces of each span, stacked; the next span is read while one is in use."""
         with ThreadPoolExecutor(1) as reader:
             waiting = [reader.submit(self._stack, span, size) for span in spans[:1]]

@@ -4,7 +4,8 @@ The key of step t is ``fold_in(key, t)``, so neither the chunk length nor an int
 change a bit of the answer.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from nghvi._core.batches import Batches
 from nghvi._core.hybrid import HybridVI, Info, State
 from nghvi._core.model import LatentModel
 from nghvi._core.variational import Variational
@@ -65,33 +67,49 @@ def fit(
     monitor: Monitor = never_stop,
     resume: Fit[Q] | None = None,
 ) -> Fit[Q]:
-    """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or go on with ``resume``."""
+    """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or go on with ``resume``.
+
+    With :class:`Batches` as ``data`` every step sees one piece of them.
+    """
+    batched = isinstance(data, Batches)
     if resume is None:
-        state = _init(algorithm, jax.random.fold_in(key, num_steps), model, data, q)
+        first = data.example if batched else data
+        state = _init(algorithm, jax.random.fold_in(key, num_steps), model, first, q)
         nothing = jax.tree.map(jnp.zeros_like, q)
         resume = Fit(state, nothing, jnp.zeros((), int), 0, None, False)
     state, tail, tail_count, step, trace, _ = resume
     window = jnp.asarray(num_steps - average_last)
     stopped = False
-    while step < num_steps and not stopped:
-        length = min(chunk, num_steps - step)
-        carry = (state, tail, tail_count)
-        carry, info = _run_chunk(
-            algorithm,
-            model,
-            data,
-            key,
-            carry,
-            jnp.asarray(step),
-            jnp.asarray(length),
-            window,
-            chunk,
-        )
-        state, tail, tail_count = carry
-        step += length
-        trace = _append(trace, info, length)
-        stopped = monitor(step, trace)
+    if batched:
+        chunk = min(chunk, data.at_once)
+    parts = data.chunks(step, num_steps, chunk) if batched else _same(data)
+    with contextlib.closing(parts):
+        while step < num_steps and not stopped:
+            length = min(chunk, num_steps - step)
+            carry = (state, tail, tail_count)
+            carry, info = _run_chunk(
+                algorithm,
+                model,
+                next(parts),
+                key,
+                carry,
+                jnp.asarray(step),
+                jnp.asarray(length),
+                window,
+                chunk,
+                batched,
+            )
+            state, tail, tail_count = carry
+            step += length
+            trace = _append(trace, info, length)
+            stopped = monitor(step, trace)
     return Fit(state, tail, tail_count, step, trace, stopped)
+
+
+def _same(data: Data) -> Iterator[Data]:
+    """All data at every step."""
+    while True:
+        yield data
 
 
 def _append(trace: Info | None, info: Info, length: int) -> Info:
@@ -115,12 +133,17 @@ def _run_chunk(
     length: Array,
     window: Array,
     chunk: int,
+    batched: bool,
 ) -> tuple[tuple, Info]:
-    """``length <= chunk`` steps; a shorter last chunk runs the same program."""
+    """``length <= chunk`` steps; a shorter last chunk runs the same program.
+
+    ``batched``: data have a leading axis, one entry a step.
+    """
 
     def step(carry: tuple, t: Array) -> tuple[tuple, Info]:
         state, tail, tail_count = carry
-        state, info = algorithm.step(jax.random.fold_in(key, t), state, model, data)
+        seen = jax.tree.map(lambda leaf: leaf[t - start], data) if batched else data
+        state, info = algorithm.step(jax.random.fold_in(key, t), state, model, seen)
         inside = t >= window
         tail = jax.tree.map(lambda a, b: a + jnp.where(inside, b, 0.0), tail, state.q)
         return (state, tail, tail_count + inside), info

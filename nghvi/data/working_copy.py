@@ -16,18 +16,19 @@ import pathlib
 import secrets
 import shutil
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nghvi.data.blocks import rank_within
-from nghvi.data.frame import DataError, encode_groups
+from nghvi.data.frame import DataError
 from nghvi.data.parquet import Index, Selection, fingerprint, index, read
 from nghvi.data.pieces import Deal, deal
 
 FORMAT = 1
 DESCRIPTION, RECORDS = "copy.json", "records.bin"
 BUCKET_BYTES = 2**28
+ROWS_A_PIECE = 20_000
 
 
 class WorkingCopy(NamedTuple):
@@ -115,7 +116,7 @@ def make(
         _check_space(copy)
         _write(copy, files, chosen)
         if fingerprint(files) != before:
-            raise DataError(f"{files[0]}: the data were changed while they were read; fit again.")
+            raise _changed(files)
         if directory.exists():
             shutil.rmtree(directory)
         os.replace(beside, directory)
@@ -136,9 +137,6 @@ def pieces_for(sizes: np.ndarray, groups_a_piece: int | None) -> int:
     if groups_a_piece is None:
         return max(1, round(float(sizes.sum()) / ROWS_A_PIECE))
     return max(1, round(len(sizes) / groups_a_piece))
-
-
-ROWS_A_PIECE = 20_000
 
 
 def open_copy(directory: pathlib.Path, identity: str) -> WorkingCopy:
@@ -220,7 +218,9 @@ def _spread(
     levels, starts = copy.index.levels, copy.starts()
     seen, blank = np.zeros(len(levels), int), None
     for part in read(files, chosen):
-        codes = encode_groups(part.labels, levels)
+        codes = np.minimum(np.searchsorted(levels, part.labels.astype(levels.dtype)), len(levels) - 1)
+        if not np.array_equal(levels[codes], part.labels.astype(levels.dtype)):
+            raise _changed(files)
         y = (part.y == copy.index.classes[1]).astype(float) if chosen.classes else part.y
         if blank is None:
             # Padding repeats a real row rather than zeros, so every function stays finite on it.
@@ -235,8 +235,12 @@ def _spread(
             with open(_bucket(copy.directory, int(bucket)), "ab") as out:
                 records[rows].tofile(out)
     if blank is None or not np.array_equal(seen, copy.index.sizes):
-        raise DataError(f"{files[0]}: the data were changed while they were read; fit again.")
+        raise _changed(files)
     return blank
+
+
+def _changed(files: Sequence[pathlib.Path]) -> DataError:
+    return DataError(f"{files[0]}: the data were changed while they were read; fit again.")
 
 
 def _bucket(directory: pathlib.Path, number: int) -> pathlib.Path:

@@ -108,6 +108,7 @@ def deep_recipe(
     climb = stage("climb", _random, climb_score, ScaledGradient(20 * unit), 0.05, 0.0)
     explore = stage("explore", from_best, score, ScaledGradient(wide), 0.05, 0.3)
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
+    polish = polish._replace(anchored=True)
     stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
     stages += [explore, polish]
     if steps is None:

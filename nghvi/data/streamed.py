@@ -1,0 +1,96 @@
+"""Pieces of grouped data for mini-batches: cut from rows in memory, or read from a working copy."""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import numpy as np
+
+from nghvi.data.grouped import Rows
+from nghvi.data.pieces import RowsPiece, deal, in_pieces
+from nghvi.data.working_copy import WorkingCopy, open_copy, pieces_for
+
+
+class StackedPieces:
+    """Pieces of rows in memory."""
+
+    def __init__(self, rows: Rows, groups_a_piece: int | None, seed: int) -> None:
+        observed = rows.observations()
+        # By the order of the group codes, so that a working copy of the same rows is dealt alike.
+        group = np.argsort(rows.original_order)[observed.group]
+        sizes = np.bincount(group, minlength=rows.num_groups)
+        dealt = deal(sizes, pieces_for(sizes, groups_a_piece), seed)
+        self.num_pieces = len(dealt.members)
+        self._stack = in_pieces(dealt, *observed._replace(group=group))
+
+    def piece(self, number: int) -> RowsPiece:
+        """One of them."""
+        return jax.tree.map(lambda leaf: leaf[number], self._stack)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StreamedRows:
+    """Rows in a working copy on disk, standardised as they are read.
+
+    A model file holds this, not the rows: where they are, and how to tell whether they are still
+    the same.
+    """
+
+    directory: str
+    identity: str
+    intercept: bool
+    """Whether a column of ones comes first."""
+    centre: np.ndarray
+    scale: np.ndarray
+    y_centre: float
+    y_scale: float
+    num_rows: float
+    num_groups: int
+    variance: float
+    """Of the standardised response."""
+
+    @functools.cached_property
+    def copy(self) -> WorkingCopy:
+        """The working copy, if it is still the one of the fit."""
+        return open_copy(pathlib.Path(self.directory), self.identity)
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces of the copy."""
+        return len(self.copy.dealt.members)
+
+    @property
+    def x(self) -> np.ndarray:
+        """Inputs of the first piece: groups at random."""
+        return self.piece(0).x
+
+    def piece(self, number: int) -> RowsPiece:
+        """One piece."""
+        records = self.copy.piece(number)
+        present = self.copy.dealt.members[number] >= 0
+        weight = records[:, -1].copy()
+        x, y = self.standardised(records)
+        return RowsPiece(
+            x=x,
+            y=y,
+            weight=weight,
+            index=None,
+            original_order=np.arange(len(present)),
+            blocks=self.copy.dealt.blocks,
+            num_rows=weight.sum(),
+            present=present,
+            whole_variance=np.array(self.variance),
+        )
+
+    def some_groups(self, codes: np.ndarray) -> Rows:
+        """Rows of these groups (distinct codes), in this order, in memory."""
+        records, which = self.copy.rows_of(codes)
+        return Rows.from_arrays(*self.standardised(records), which, len(codes))
+
+    def standardised(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and response of records, as the model reads them."""
+        x = records[:, :-2]
+        if self.intercept:
+            x = np.concatenate([np.ones((len(x), 1)), x], axis=1)
+        return (x - self.centre) / self.scale, (records[:, -2] - self.y_centre) / self.y_scale
