@@ -1,8 +1,9 @@
 """A linear model's rows reduced to cross products: cost no longer depends on their number."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -30,11 +31,14 @@ class LinearStatistics(Grouped):
     num_groups: int = eqx.field(static=True)
 
     @staticmethod
-    def from_rows(rows: Rows, random: tuple[int, ...]) -> "LinearStatistics":
-        """Reduce rows whose features are their own columns."""
+    def from_rows(
+        rows: Rows, random: tuple[int, ...], centre: np.ndarray | None = None
+    ) -> "LinearStatistics":
+        """Reduce rows whose features are their own columns; ``centre``: a fit, if there is one."""
         x, y, codes, weight = rows.observations()
-        root = np.sqrt(weight)
-        centre = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
+        if centre is None:
+            root = np.sqrt(weight)
+            centre = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
         residual = y - x @ centre
         sizes = np.bincount(codes, minlength=rows.num_groups)
         starts = np.cumsum(sizes) - sizes
@@ -64,8 +68,47 @@ class LinearStatistics(Grouped):
             effects_design=jnp.asarray(design),
             effects_cross=jnp.asarray(cross),
             original_order=rows.original_order,
-            num_rows=rows.num_rows,
+            num_rows=float(rows.num_rows),
             num_groups=rows.num_groups,
+        )
+
+    @staticmethod
+    def from_pieces(
+        pieces: Callable[[], Iterable[Rows]],
+        members: Int[np.ndarray, "p g"],
+        random: tuple[int, ...],
+    ) -> "LinearStatistics":
+        """The same from pieces that are read twice, one at a time.
+
+        ``members``: the code of each group of each piece, -1 where absent.
+        """
+        gram, cross, num_rows = 0.0, 0.0, 0.0
+        for piece in pieces():
+            x, y, _, weight = piece.observations()
+            gram, cross = gram + (weight[:, None] * x).T @ x, cross + (weight * y) @ x
+            num_rows += float(weight.sum())
+            variance = piece.variance
+        centre = np.linalg.lstsq(gram, cross, rcond=None)[0]
+        num_groups = int(members.max()) + 1
+        totals, by_group = None, None
+        for codes, piece in zip(members, pieces(), strict=True):
+            part = LinearStatistics.from_rows(piece, random, centre)
+            found = part.gram_total, part.cross_total, part.square_total
+            totals = found if totals is None else jax.tree.map(jnp.add, totals, found)
+            groups = (part.effects_gram, part.effects_design, part.effects_cross)
+            if by_group is None:
+                by_group = [np.zeros((*a.shape[:-1], num_groups)) for a in groups]
+            for whole, values in zip(by_group, groups, strict=True):
+                whole[..., codes[codes >= 0]] = np.asarray(values)[..., codes >= 0]
+        assert totals is not None and by_group is not None
+        return LinearStatistics(
+            jnp.asarray(centre),
+            *totals,
+            jnp.asarray(variance),
+            *map(jnp.asarray, by_group),
+            jnp.arange(num_groups),
+            num_rows,
+            num_groups,
         )
 
     @property

@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
+from nghvi.data.blocks import rank_within
 from nghvi.data.grouped import Rows
-from nghvi.data.pieces import RowsPiece, deal, in_pieces
+from nghvi.data.pieces import Deal, RowsPiece, deal, in_pieces
 from nghvi.data.working_copy import WorkingCopy, open_copy, pieces_for
 
 
@@ -83,10 +85,38 @@ class StreamedRows:
             whole_variance=np.array(self.variance),
         )
 
-    def some_groups(self, codes: np.ndarray) -> Rows:
-        """Rows of these groups (distinct codes), in this order, in memory."""
+    @property
+    def y(self) -> range:
+        """As many as there are rows: what an evaluation costs is read from it."""
+        return range(int(self.num_rows))
+
+    def by_group(self, values: Callable[[RowsPiece], tuple]) -> tuple[np.ndarray, ...]:
+        """Arrays with one entry a group, computed piece by piece."""
+        whole: list[np.ndarray] = []
+        for number, codes in enumerate(self.copy.dealt.members):
+            found = [np.asarray(v) for v in values(self.piece(number))]
+            whole = whole or [np.empty((self.num_groups, *v.shape[1:])) for v in found]
+            for out, part in zip(whole, found, strict=True):
+                out[codes[codes >= 0]] = part[codes >= 0]
+        return tuple(whole)
+
+    def some_groups(self, codes: np.ndarray) -> tuple[RowsPiece, np.ndarray]:
+        """Rows of these groups (distinct codes), and the position of each group among them.
+
+        Absent groups fill the blocks up, so that few programs are compiled for many requests.
+        """
+        sizes = np.array([size for _, size in self.copy.dealt.blocks])
+        block = np.searchsorted(sizes, self.copy.index.sizes[codes])
+        counts = np.bincount(block, minlength=len(sizes))
+        room = 2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(int)
+        position = (np.cumsum(room) - room)[block] + rank_within(block, len(sizes))
+        members = np.full(room.sum(), -1)
+        members[position] = np.arange(len(codes))
+        blocks = tuple((int(r), int(s)) for r, s in zip(room, sizes, strict=True))
         records, which = self.copy.rows_of(codes)
-        return Rows.from_arrays(*self.standardised(records), which, len(codes))
+        x, y = self.standardised(records)
+        stack = in_pieces(Deal(blocks, members[None]), x, y, which, variance=self.variance)
+        return jax.tree.map(lambda leaf: leaf[0], stack), position
 
     def standardised(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and response of records, as the model reads them."""

@@ -55,10 +55,14 @@ class WorkingCopy(NamedTuple):
         """The records of one piece: one contiguous read."""
         rows = int(self.slots.sum())
         flat = np.fromfile(
-            self.directory / RECORDS, count=rows * self.record, offset=8 * number * rows * self.record
+            self.directory / RECORDS,
+            count=rows * self.record,
+            offset=8 * number * rows * self.record,
         )
         if flat.size < rows * self.record:
-            raise DataError(f"{self.directory}: {RECORDS} is truncated; remove the copy, fit again.")
+            raise DataError(
+                f"{self.directory}: {RECORDS} is truncated; remove the copy, fit again."
+            )
         return flat.reshape(rows, self.record)
 
     def starts(self) -> np.ndarray:
@@ -218,7 +222,9 @@ def _spread(
     levels, starts = copy.index.levels, copy.starts()
     seen, blank = np.zeros(len(levels), int), None
     for part in read(files, chosen):
-        codes = np.minimum(np.searchsorted(levels, part.labels.astype(levels.dtype)), len(levels) - 1)
+        codes = np.minimum(
+            np.searchsorted(levels, part.labels.astype(levels.dtype)), len(levels) - 1
+        )
         if not np.array_equal(levels[codes], part.labels.astype(levels.dtype)):
             raise _changed(files)
         y = (part.y == copy.index.classes[1]).astype(float) if chosen.classes else part.y
