@@ -5,7 +5,7 @@ change a bit of the answer.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Generic, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from nghvi._core.batches import Batches
+from nghvi._core.hosts import beside
 from nghvi._core.hybrid import HybridVI, Info, State
 from nghvi._core.model import LatentModel
 from nghvi._core.variational import Variational
@@ -54,6 +55,14 @@ def never_stop(step: int, trace: Info) -> bool:
     return False
 
 
+Keep = Callable[[Fit], None]
+"""Called after every chunk with the run so far."""
+
+
+def keep_nothing(current: Fit) -> None:
+    """Of a run that nothing is kept of before its end."""
+
+
 def fit(
     key: Key,
     algorithm: HybridVI,
@@ -65,6 +74,7 @@ def fit(
     chunk: int = 100,
     average_last: int = 0,
     monitor: Monitor = never_stop,
+    keep: Keep = keep_nothing,
     resume: Fit[Q] | None = None,
 ) -> Fit[Q]:
     """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or go on with ``resume``.
@@ -73,40 +83,37 @@ def fit(
     """
     batched = isinstance(data, Batches)
     if resume is None:
+        key_init = jax.random.fold_in(key, num_steps)
         first = data.example if batched else data
-        state = _init(algorithm, jax.random.fold_in(key, num_steps), model, first, q)
-        nothing = jax.tree.map(jnp.zeros_like, q)
-        resume = Fit(state, nothing, jnp.zeros((), int), 0, None, False)
-    state, tail, tail_count, step, trace, _ = resume
+        state, tail = _init(algorithm, key_init, model, first, beside(q, data))
+        resume = Fit(state, tail, jnp.zeros((), int), 0, None, False)
+    current = beside(resume._replace(stopped=False), data)
     window = jnp.asarray(num_steps - average_last)
-    stopped = False
     if batched:
         chunk = min(chunk, data.at_once)
-    parts = data.chunks(step, num_steps, chunk) if batched else _same(data)
+    parts = data.chunks(current.step, num_steps, chunk) if batched else _same(data)
     with contextlib.closing(parts):
-        while step < num_steps and not stopped:
-            length = min(chunk, num_steps - step)
-            carry = (state, tail, tail_count)
+        while current.step < num_steps and not current.stopped:
+            length = min(chunk, num_steps - current.step)
             carry, info = _run_chunk(
                 algorithm,
                 model,
                 next(parts),
                 key,
-                carry,
-                jnp.asarray(step),
+                (current.state, current.tail, current.tail_count),
+                jnp.asarray(current.step),
                 jnp.asarray(length),
                 window,
                 chunk,
                 batched,
             )
-            state, tail, tail_count = carry
-            step += length
-            trace = _append(trace, info, length)
-            stopped = monitor(step, trace)
-    return Fit(state, tail, tail_count, step, trace, stopped)
+            step, trace = current.step + length, _append(current.trace, info, length)
+            current = Fit(*carry, step, trace, monitor(step, trace))
+            keep(current)
+    return current
 
 
-def _same(data: Data) -> Iterator[Data]:
+def _same(data: Data) -> Generator[Data]:
     """All data at every step."""
     while True:
         yield data
@@ -118,8 +125,11 @@ def _append(trace: Info | None, info: Info, length: int) -> Info:
 
 
 @eqx.filter_jit
-def _init(algorithm: HybridVI, key: Key, model: LatentModel, data: Data, q: Q) -> State[Q]:
-    return algorithm.init(key, model, data, q)
+def _init(
+    algorithm: HybridVI, key: Key, model: LatentModel, data: Data, q: Q
+) -> tuple[State[Q], Q]:
+    """State and an empty sum of iterates."""
+    return algorithm.init(key, model, data, q), jax.tree.map(jnp.zeros_like, q)
 
 
 @eqx.filter_jit

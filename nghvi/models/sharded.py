@@ -1,0 +1,262 @@
+"""A grouped model on many devices: every device has a piece of the groups.
+
+Groups are independent given theta, so with pieces p of the data::
+
+    log p(y, theta) = log p(theta) + sum_p log p(y_p | theta)
+
+A device draws or integrates the latents of its own groups, and differentiates. What travels is one
+sum a density: its value with its gradient, m + 1 numbers, however many groups there are.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+from jaxtyping import Array, Float
+
+from nghvi._core.hosts import DeviceError
+from nghvi._core.model import MarginalModel
+from nghvi._typing import Key, Latents, Params, PyTree, Scalar
+from nghvi.data.grouped import Grouped
+from nghvi.data.pieces import cut
+
+AXIS = "groups"
+EVERYWHERE, BY_PIECE = Spec(), Spec(AXIS)
+
+
+class Shards(eqx.Module):
+    """Stacked pieces, the leading axis spread over a mesh, one piece a device."""
+
+    pieces: Grouped
+    num_rows: float = eqx.field(static=True)
+    mesh: Mesh = eqx.field(static=True)
+
+    def each(
+        self, function: Callable[..., PyTree], replicated: PyTree, split: PyTree, out: Spec
+    ) -> PyTree:
+        """``function(replicated, split, piece)`` on every device, with its part of ``split``."""
+        same, same_static = eqx.partition(replicated, eqx.is_array)
+        parts, parts_static = eqx.partition((split, self.pieces), eqx.is_array)
+
+        def local(same: PyTree, parts: PyTree) -> PyTree:
+            mine = jax.tree.map(lambda leaf: leaf[0], parts)
+            return function(eqx.combine(same, same_static), *eqx.combine(mine, parts_static))
+
+        return jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(EVERYWHERE, BY_PIECE),
+            out_specs=out,
+            check_vma=False,
+        )(same, parts)
+
+    @property
+    def piece_shapes(self) -> Grouped:
+        """A piece with shapes in the place of arrays."""
+        return eqx.filter_eval_shape(
+            lambda pieces: jax.tree.map(lambda x: x[0], pieces), self.pieces
+        )
+
+
+def mesh_of(devices: int | str) -> Mesh:
+    """``"all"`` devices, or a number of them, the same number in every process."""
+    processes, there = jax.process_count(), jax.devices()
+    if devices != "all" and (isinstance(devices, bool | str) or devices < 1):
+        raise DeviceError(f"devices={devices!r}: give a number >= 1, 'all' or None.")
+    number = len(there) if devices == "all" else int(devices)
+    each, rest = divmod(number, processes)
+    if rest or each > jax.local_device_count():
+        raise DeviceError(
+            f"devices={devices}: there are {len(there)} ({there[0].platform}) in {processes} "
+            f"process{'es' * (processes > 1)}, and every process gives equally many; on a CPU "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=N makes N."
+        )
+    chosen = [d for p in range(processes) for d in [d for d in there if d.process_index == p][:each]]
+    return Mesh(np.array(chosen), (AXIS,))
+
+
+def shard(data: Grouped, mesh: Mesh) -> Shards:
+    """Divide the groups; a process makes and places the pieces of its own devices only."""
+    if not isinstance(data, Grouped):
+        raise DeviceError(
+            f"devices: data of type {type(data).__name__} cannot be divided by group; use Rows, "
+            "LinearStatistics or a Panel."
+        )
+    if data.num_groups < mesh.size:
+        raise DeviceError(
+            f"devices={mesh.size}: there are {data.num_groups} groups only, and a device needs one "
+            "at least; ask for fewer devices."
+        )
+    mine = [i for i, d in enumerate(mesh.devices) if d.process_index == jax.process_index()]
+    spread = NamedSharding(mesh, BY_PIECE)
+
+    def place(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        shape = (mesh.size, *leaf.shape[1:])
+        return jax.make_array_from_process_local_data(spread, np.ascontiguousarray(leaf), shape)
+
+    return Shards(jax.tree.map(place, cut(data, mesh.size, mine)), float(data.num_rows), mesh)
+
+
+def place_latents(latents: Latents, mesh: Mesh) -> Latents:
+    """Latents of all draws (first axis) and pieces (second) on the devices of their pieces."""
+    spread = NamedSharding(mesh, Spec(None, AXIS))
+    return jax.tree.map(
+        lambda z: jax.make_array_from_callback(z.shape, spread, lambda i: np.asarray(z)[i]), latents
+    )
+
+
+class Sharded(MarginalModel):
+    """A model of grouped data that states its prior, on :class:`Shards` of them.
+
+    Latents have a leading axis, one entry a piece, and stay where their groups are.
+    """
+
+    model: MarginalModel
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.model, MarginalModel):
+            raise DeviceError(f"devices: {type(self.model).__name__} has no log_marginal.")
+
+    def init_params(self, key: Key, data: Shards) -> Params:
+        # All pieces give the same.
+        return data.each(
+            lambda given, split, piece: given[0].init_params(given[1], piece),
+            (self.model, key),
+            (),
+            EVERYWHERE,
+        )
+
+    def log_prior(self, params: Params) -> Scalar | None:
+        return self.model.log_prior(params)
+
+    def log_marginal(self, params: Params, data: Shards) -> Scalar:
+        return self._density("log_marginal", params, (), (), data)
+
+    def log_joint(self, params: Params, latents: Latents, data: Shards) -> Scalar:
+        return self._density("log_joint", params, (), (latents,), data)
+
+    def log_joint_moving(
+        self, params: Params, anchor: Params, latents: Latents, data: Shards
+    ) -> Scalar:
+        return self._density("log_joint_moving", params, (anchor,), (latents,), data)
+
+    def log_at_rest(self, params: Params, data: Shards) -> Scalar | None:
+        if eqx.filter_eval_shape(self.model.log_at_rest, params, data.piece_shapes) is None:
+            return None
+        return self._density("log_at_rest", params, (), (), data)
+
+    def log_conditional(self, params: Params, latents: Latents, data: Shards) -> Scalar | None:
+        def local(given: tuple, z: Latents, piece: Grouped) -> Scalar | None:
+            known = given[0].log_conditional(given[1], z, piece)
+            return None if known is None else jax.lax.psum(known, AXIS)
+
+        return data.each(local, (self.model, params), latents, EVERYWHERE)
+
+    def init_latents(self, key: Key, params: Params, data: Shards) -> Latents:
+        def local(given: tuple, split: tuple, piece: Grouped) -> Latents:
+            model, key, params = given
+            return _stacked(model.init_latents(_own(key), params, piece))
+
+        return data.each(local, (self.model, key, params), (), BY_PIECE)
+
+    def sample_latents(self, key: Key, params: Params, latents: Latents, data: Shards) -> Latents:
+        def local(given: tuple, z: Latents, piece: Grouped) -> Latents:
+            model, key, params = given
+            return _stacked(model.sample_latents(_own(key), params, z, piece))
+
+        return data.each(local, (self.model, key, params), latents, BY_PIECE)
+
+    @property
+    def marginal_is_exact(self) -> bool:
+        return self.model.marginal_is_exact
+
+    @property
+    def integration_is_cheap(self) -> bool:
+        return self.model.integration_is_cheap
+
+    def refined(self) -> "Sharded":
+        better = self.model.refined()
+        return self if better is self.model else Sharded(better)
+
+    def num_observations(self, data: Shards) -> float:
+        return data.num_rows
+
+    def evaluation_size(self, data: Shards) -> int:
+        return data.mesh.size * self.model.evaluation_size(data.piece_shapes)
+
+    def _density(
+        self, name: str, params: Params, replicated: tuple, split: tuple, data: Shards
+    ) -> Scalar:
+        theta, unravel = ravel_pytree(params)
+        return _total(theta, (self.model, replicated), split, data, name, unravel)
+
+
+def _own(key: Key) -> Key:
+    """The key of a device's piece."""
+    return jax.random.fold_in(key, jax.lax.axis_index(AXIS))
+
+
+def _stacked(latents: Latents) -> Latents:
+    return jax.tree.map(lambda z: z[None], latents)
+
+
+def _part(
+    theta: Array, given: tuple, split: tuple, piece: Grouped, name: str, unravel: Callable, of: int
+) -> Scalar:
+    """A piece's term of a density, with its share of the prior."""
+    model, replicated = given
+    params = unravel(theta)
+    value = getattr(model, name)(params, *replicated, *split, piece)
+    return value - (1 - 1 / of) * model.log_prior(params)
+
+
+@eqx.filter_custom_vjp
+def _total(
+    theta: Float[Array, " m"],
+    given: tuple,
+    split: tuple,
+    data: Shards,
+    name: str,
+    unravel: Callable,
+) -> Scalar:
+    """A density, summed over the pieces."""
+
+    def local(same: tuple, split: tuple, piece: Grouped) -> Scalar:
+        return jax.lax.psum(_part(*same, split, piece, name, unravel, data.mesh.size), AXIS)
+
+    return data.each(local, (theta, given), split, EVERYWHERE)
+
+
+@_total.def_fwd
+def _forward(
+    perturbed: tuple,
+    theta: Array,
+    given: tuple,
+    split: tuple,
+    data: Shards,
+    name: str,
+    unravel: Callable,
+) -> tuple[Scalar, Array]:
+    """Value and gradient in one sum over the devices: each takes the time of a message."""
+
+    def local(same: tuple, split: tuple, piece: Grouped) -> Array:
+        value, slope = jax.value_and_grad(_part)(
+            *same, split, piece, name, unravel, data.mesh.size
+        )
+        return jax.lax.psum(jnp.concatenate([value[None], slope]), AXIS)
+
+    both = data.each(local, (theta, given), split, EVERYWHERE)
+    return both[0], both[1:]
+
+
+@_total.def_bwd
+def _backward(slope: Array, cotangent: Array, *unused: Any) -> Array:
+    return cotangent * slope
