@@ -38,7 +38,7 @@ SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
 COSTLY, HUGE = 20_000, 10_000_000
 ENORMOUS, FEW = 50_000_000, 10
-"""Numbers touched by an evaluation beyond which only a few draws are evaluated; too few for k-hat."""
+"""Numbers touched by an evaluation beyond which few draws are evaluated: too few for k-hat."""
 LARGEST_FULL = 300
 """Parameters up to which a smooth posterior gets a full covariance."""
 EXACT, CLOSE_ENOUGH = 1e-6, 0.02

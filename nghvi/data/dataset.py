@@ -4,8 +4,9 @@ import dataclasses
 import os
 import pathlib
 
-from nghvi.data import working_copy
-from nghvi.data.frame import DataError, suggest
+from nghvi.data import copying, working_copy
+from nghvi.data.errors import DataError
+from nghvi.data.frame import suggest
 from nghvi.data.parquet import Selection, column_names, files_of
 from nghvi.data.working_copy import WorkingCopy
 
@@ -59,7 +60,7 @@ class GroupedDataset:
 
     def copied(self, chosen: Selection, groups_a_piece: int | None, seed: int) -> WorkingCopy:
         """The working copy of these columns, made if need be."""
-        return working_copy.make(files_of(self.path), chosen, self.directory, groups_a_piece, seed)
+        return copying.make(files_of(self.path), chosen, self.directory, groups_a_piece, seed)
 
     def remove(self) -> None:
         """Delete the working copy, if there is one."""

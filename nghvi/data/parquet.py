@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nghvi.data.frame import DataError, read_labels, suggest
+from nghvi.data.errors import DataError
+from nghvi.data.frame import read_labels, suggest
+from nghvi.data.working_copy import Index
 
 SUFFIXES = (".parquet", ".pq")
 ROWS_AT_ONCE = 131_072
@@ -44,25 +46,6 @@ class Part(NamedTuple):
     x: np.ndarray
     labels: np.ndarray
     y: np.ndarray
-
-
-class Index(NamedTuple):
-    """What one pass over the files has learnt."""
-
-    levels: np.ndarray
-    """Labels of the groups, sorted."""
-    sizes: np.ndarray
-    """Rows of each group."""
-    mean: np.ndarray
-    """Of the inputs and, last, the response."""
-    variance: np.ndarray
-    classes: np.ndarray
-    """The two classes, sorted; empty where the response is a number."""
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of all groups."""
-        return int(self.sizes.sum())
 
 
 def files_of(path: str | os.PathLike) -> tuple[pathlib.Path, ...]:

@@ -106,7 +106,7 @@ class StreamedRows:
         Absent groups fill the blocks up, so that few programs are compiled for many requests.
         """
         sizes = np.array([size for _, size in self.copy.dealt.blocks])
-        block = np.searchsorted(sizes, self.copy.index.sizes[codes])
+        block = np.searchsorted(sizes, self.copy.learnt.sizes[codes])
         counts = np.bincount(block, minlength=len(sizes))
         room = 2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(int)
         position = (np.cumsum(room) - room)[block] + rank_within(block, len(sizes))

@@ -29,11 +29,11 @@ def fit_dataset(
     structure = Structure.of(estimator, chosen.inputs, known_coef=(), random=estimator.random)
     number = estimator.batch_groups
     copy = dataset.copied(chosen, number if isinstance(number, int) else None, estimator._seed())
-    estimator.groups_, estimator._inputs = copy.index.levels, chosen.inputs
+    estimator.groups_, estimator._inputs = copy.learnt.levels, chosen.inputs
     estimator.feature_names_in_ = np.array([estimator.group, *chosen.inputs], dtype=object)
     estimator.n_features_in_ = len(estimator.feature_names_in_)
     if response.binary:
-        estimator.classes_ = copy.index.classes
+        estimator.classes_ = copy.learnt.classes
     sample = copy.piece(0)
     sample = sample[sample[:, -1] > 0]
     estimator.input_quantiles_ = tables.quantile_table(sample[:, :-2], chosen.inputs)
@@ -86,9 +86,9 @@ def _streamed(copy: WorkingCopy, scaling: Scaling, intercept: bool) -> StreamedR
         scale=scaling.scale,
         y_centre=scaling.y_centre,
         y_scale=scaling.y_scale,
-        num_rows=float(copy.index.num_rows),
-        num_groups=len(copy.index.levels),
-        variance=float(copy.index.variance[-1]) / scaling.y_scale**2,
+        num_rows=float(copy.learnt.num_rows),
+        num_groups=len(copy.learnt.levels),
+        variance=float(copy.learnt.variance[-1]) / scaling.y_scale**2,
     )
 
 
@@ -97,8 +97,8 @@ def _scaling(
 ) -> Scaling:
     """Centres and scales from the pass over all rows, those of the response from ``y`` if given."""
     ones = int(estimator.fit_intercept and not structure.deep)
-    mean = np.concatenate([np.ones(ones), copy.index.mean])
-    variance = np.concatenate([np.zeros(ones), copy.index.variance])
+    mean = np.concatenate([np.ones(ones), copy.learnt.mean])
+    variance = np.concatenate([np.zeros(ones), copy.learnt.variance])
     of_y = (mean[-1], variance[-1]) if y is None else (y.mean(), y.var())
     centred = choose_centred(
         len(mean) - 1,

@@ -77,7 +77,9 @@ def mesh_of(devices: int | str) -> Mesh:
             f"process{'es' * (processes > 1)}, and every process gives equally many; on a CPU "
             "XLA_FLAGS=--xla_force_host_platform_device_count=N makes N."
         )
-    chosen = [d for p in range(processes) for d in [d for d in there if d.process_index == p][:each]]
+    chosen = [
+        d for p in range(processes) for d in [d for d in there if d.process_index == p][:each]
+    ]
     return Mesh(np.array(chosen), (AXIS,))
 
 
@@ -248,9 +250,7 @@ def _forward(
     """Value and gradient in one sum over the devices: each takes the time of a message."""
 
     def local(same: tuple, split: tuple, piece: Grouped) -> Array:
-        value, slope = jax.value_and_grad(_part)(
-            *same, split, piece, name, unravel, data.mesh.size
-        )
+        value, slope = jax.value_and_grad(_part)(*same, split, piece, name, unravel, data.mesh.size)
         return jax.lax.psum(jnp.concatenate([value[None], slope]), AXIS)
 
     both = data.each(local, (theta, given), split, EVERYWHERE)

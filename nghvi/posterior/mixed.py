@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from nghvi._core.model import unraveller
 from nghvi._typing import Data
-from nghvi.data.frame import DataError
+from nghvi.data.errors import DataError
 from nghvi.data.streamed import StreamedRows
 from nghvi.infer import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, MixedParams
