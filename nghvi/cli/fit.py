@@ -18,7 +18,7 @@ from nghvi.cli.parts import (
     as_json,
 )
 from nghvi.cli.summary import findings, shown
-from nghvi.cli.tables import check_column, check_complete, place, read_table
+from nghvi.cli.tables import PARQUET, check_column, check_complete, place, read_table
 from nghvi.formula import parse, variables
 from nghvi.responses import RESPONSES
 
@@ -26,7 +26,8 @@ EXAMPLES = """\
 nghvi fit pupils.csv --formula "score ~ ses + sector * sex + (1 + ses | school)" --out run
 nghvi fit pupils.csv --target score --group school --random intercept,ses --out run
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep
-nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep --resume"""
+nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep --resume
+nghvi fit big.parquet --target profit --group firm --hidden 32,16 --batch-groups auto --out big"""
 
 
 def add(commands: Commands) -> None:
@@ -34,7 +35,9 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands, "fit", run, "fit a mixed model to a CSV or Parquet file", EXAMPLES
     )
-    parser.add_argument("data", type=pathlib.Path, help="table, .csv or .parquet")
+    parser.add_argument(
+        "data", type=pathlib.Path, help="table, .csv or .parquet, or a folder of Parquet files"
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--formula", help="model formula, such as 'y ~ x + (1 + x | group)'")
     what.add_argument("--target", help="column of the response; all others are inputs")
@@ -46,6 +49,13 @@ def add(commands: Commands) -> None:
     parser.add_argument("--response", choices=sorted(RESPONSES), default="gaussian")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="of a network or another method")
+    parser.add_argument(
+        "--batch-groups",
+        type=_batch,
+        metavar="N",
+        help="groups at a step, or auto; a Parquet file or folder (with --target) is then read from "
+        "disk as the fit goes on, however large it is",
+    )
     parser.add_argument("--method", default="auto", help="auto, or a method for comparison")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory of the run")
     parser.add_argument("--force", action="store_true", help="replace the run in --out")
@@ -58,8 +68,9 @@ def run(chosen: argparse.Namespace) -> int:
     """Fit or resume, save, report; exit code."""
     if chosen.formula and (chosen.group or chosen.random):
         raise UsageError("--group and --random go with --target; the formula says both.")
-    table = read_table(chosen.data)
-    asked = _asked(chosen)
+    on_disk = _stays_on_disk(chosen)
+    table = None if on_disk else read_table(chosen.data)
+    asked = _asked(chosen, on_disk)
     if chosen.resume:
         estimator = rundir.load(chosen.out).set_params(verbose=not chosen.quiet)
         rundir.check_asked(chosen.out, asked)
@@ -69,7 +80,18 @@ def run(chosen: argparse.Namespace) -> int:
     return _report(chosen, estimator)
 
 
-def _asked(chosen: argparse.Namespace) -> dict[str, Any]:
+def _stays_on_disk(chosen: argparse.Namespace) -> bool:
+    """Whether the rows are read piece by piece."""
+    parquet = chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET
+    if chosen.data.is_dir() and chosen.formula:
+        raise UsageError(
+            f"{chosen.data}: a folder is read from disk, and --formula needs its table in memory; "
+            "use --target and --group."
+        )
+    return chosen.data.is_dir() or (parquet and not chosen.formula and bool(chosen.batch_groups))
+
+
+def _asked(chosen: argparse.Namespace, on_disk: bool) -> dict[str, Any]:
     """What decides the result."""
     names = (
         "formula",
@@ -81,20 +103,28 @@ def _asked(chosen: argparse.Namespace) -> dict[str, Any]:
         "seed",
         "steps",
         "method",
+        "batch_groups",
     )
     given = {name: getattr(chosen, name) for name in names}
-    return {"data": chosen.data.name, "sha256": rundir.fingerprint(chosen.data), **given}
+    known_by = rundir.seen_from_outside if on_disk else rundir.fingerprint
+    return {"data": chosen.data.name, "sha256": known_by(chosen.data), **given}
 
 
-def _fit(chosen: argparse.Namespace, table: pd.DataFrame) -> Any:
+def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None) -> Any:
     settings = {
         "random_state": chosen.seed,
         "steps": chosen.steps,
         "method": chosen.method,
         "hidden": chosen.hidden,
         "response": chosen.response,
+        "batch_groups": chosen.batch_groups,
         "verbose": not chosen.quiet,
     }
+    kind = nghvi.MixedClassifier if RESPONSES[chosen.response].binary else nghvi.MixedRegressor
+    random = chosen.random or "auto"
+    if table is None:
+        rows = nghvi.GroupedDataset(chosen.data, workdir=chosen.out / rundir.ROWS)
+        return kind(chosen.group, random=random, **settings).fit(rows, chosen.target)
     if chosen.formula:
         used = [name for name in variables(chosen.formula) if name in table.columns]
         check_complete(chosen.data, table[used])
@@ -105,8 +135,6 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame) -> Any:
         check_column(chosen.data, table, chosen.group, "--group")
     check_complete(chosen.data, table)
     _check_response(chosen, table, chosen.target)
-    kind = nghvi.MixedClassifier if RESPONSES[chosen.response].binary else nghvi.MixedRegressor
-    random = chosen.random or "auto"
     inputs = table.drop(columns=chosen.target)
     for name in inputs.columns.drop([chosen.group] if chosen.group else []):
         if not pd.api.types.is_numeric_dtype(inputs[name]):
@@ -145,6 +173,10 @@ def _report(chosen: argparse.Namespace, estimator: Any) -> int:
 
 def _random(text: str) -> Any:
     return text if text in ("intercept", "all", "auto") else text.split(",")
+
+
+def _batch(text: str) -> Any:
+    return text if text == "auto" else int(text)
 
 
 def _widths(text: str) -> tuple[int, ...]:

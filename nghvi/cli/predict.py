@@ -10,15 +10,17 @@ import pandas as pd
 
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, UsageError, add_command, as_json
-from nghvi.cli.tables import check_column, check_complete, read_table
+from nghvi.cli.tables import PARQUET, check_column, check_complete, read_parts, read_table
 from nghvi.data.frame import encode_groups, read_labels
 from nghvi.posterior.predictive import predictor_draws
-from nghvi.storage.replace import replaced
+from nghvi.storage.replace import place_of, replaced
 
 DRAWS = 1000
+ROWS_AT_ONCE = 20_000
 EXAMPLES = """\
 nghvi predict run new.csv -o predictions.csv
-nghvi predict run new.csv --level 0.5 > predictions.csv"""
+nghvi predict run new.csv --level 0.5 > predictions.csv
+nghvi predict run new.parquet -o predictions.parquet"""
 
 
 def add(commands: Commands) -> None:
@@ -27,8 +29,16 @@ def add(commands: Commands) -> None:
         commands, "predict", run, "predict the rows of a CSV or Parquet file", EXAMPLES
     )
     parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
-    parser.add_argument("data", type=pathlib.Path, help="table, .csv or .parquet")
-    parser.add_argument("-o", "--out", type=pathlib.Path, help="CSV to write; otherwise printed")
+    parser.add_argument(
+        "data", type=pathlib.Path, help="table, .csv or .parquet, or a folder of Parquet files"
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=pathlib.Path,
+        help="CSV to write, or .parquet, which reads Parquet a few rows at a time; otherwise "
+        "printed as CSV",
+    )
     parser.add_argument("--level", type=float, default=0.9, help="probability of the interval")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("--json", action="store_true", help="print the predictions as JSON")
@@ -40,9 +50,14 @@ def run(chosen: argparse.Namespace) -> int:
         raise UsageError(f"{chosen.out}: it exists; choose another -o, or --force to replace it.")
     if not 0 < chosen.level < 1:
         raise UsageError(f"--level {chosen.level}: give a probability between 0 and 1.")
+    to_parquet = chosen.out is not None and chosen.out.suffix.lower() in PARQUET
+    if chosen.data.is_dir() and not to_parquet:
+        raise UsageError(f"{chosen.data}: predictions of a folder are Parquet; give -o *.parquet.")
     estimator = rundir.load(chosen.run_directory)
-    rows = read_table(chosen.data)
     names = [str(name) for name in estimator.feature_names_in_]
+    if to_parquet:
+        return _to_parquet(chosen, estimator, names)
+    rows = read_table(chosen.data)
     for name in names:
         check_column(chosen.data, rows, name, "an input of the model")
     check_complete(chosen.data, rows[names])
@@ -53,6 +68,34 @@ def run(chosen: argparse.Namespace) -> int:
         _write(chosen.out, predicted)
     elif not chosen.json:
         predicted.to_csv(sys.stdout, index=False)
+    return 0
+
+
+def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> int:
+    """Predictions written as rows are read, in their order."""
+    if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
+        parts = (rows for _, _, rows in read_parts(chosen.data, names, ROWS_AT_ONCE))
+    else:
+        whole = read_table(chosen.data)
+        for name in names:
+            check_column(chosen.data, whole, name, "an input of the model")
+        check_complete(chosen.data, whole[names])
+        parts = iter([whole[names]])
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    try:
+        with replaced(place_of(chosen.out)) as file:
+            for rows in parts:
+                found = pa.Table.from_pandas(predictions(estimator, rows, chosen.level))
+                writer = writer or pq.ParquetWriter(file, found.schema)
+                writer.write_table(found)
+            if writer is None:
+                raise UsageError(f"{chosen.data}: there are names but no rows.")
+            writer.close()
+    except OSError as error:
+        raise _unwritable(chosen.out, error) from None
     return 0
 
 
@@ -78,6 +121,8 @@ def _write(out: pathlib.Path, table: pd.DataFrame) -> None:
         with replaced(out) as file:
             file.write(table.to_csv(index=False).encode())
     except OSError as error:
-        raise UsageError(
-            f"{out}: cannot write there ({error.strerror}); choose another -o."
-        ) from None
+        raise _unwritable(out, error) from None
+
+
+def _unwritable(out: pathlib.Path, error: OSError) -> UsageError:
+    return UsageError(f"{out}: cannot write there ({error.strerror}); choose another -o.")

@@ -3,13 +3,15 @@
 import csv
 import pathlib
 import re
+from collections.abc import Iterator
 
 import pandas as pd
 
 from nghvi.cli.parts import UsageError, one_line
+from nghvi.data import parquet
 from nghvi.data.frame import suggest
 
-PARQUET = (".parquet", ".pq")
+PARQUET = parquet.SUFFIXES
 MEASURED = 20
 """A column with more different numbers than this is no category."""
 MOSTLY = 0.9
@@ -41,6 +43,23 @@ def read_table(path: pathlib.Path) -> pd.DataFrame:
     return table
 
 
+def read_parts(
+    path: pathlib.Path, names: list[str], size: int
+) -> Iterator[tuple[pathlib.Path, int, pd.DataFrame]]:
+    """Some rows of Parquet files at a time: the file, how many of its rows came before, the rows."""
+    for file in parquet.files_of(path):
+        source, before = parquet.open_file(file), 0
+        for name in names:
+            if name not in source.schema_arrow.names:
+                known = suggest(name, source.schema_arrow.names)
+                raise UsageError(f"{file}: there is no column {name!r}; {known}.")
+        for batch in source.iter_batches(size, columns=names):
+            rows = batch.to_pandas()
+            check_complete(file, rows, before)
+            yield file, before, rows
+            before += len(rows)
+
+
 def check_column(path: pathlib.Path, table: pd.DataFrame, name: str, flag: str) -> None:
     """A column that an argument names."""
     if name not in table.columns:
@@ -48,13 +67,13 @@ def check_column(path: pathlib.Path, table: pd.DataFrame, name: str, flag: str) 
         raise UsageError(f"{path}: there is no column {name!r} ({flag}); {known}.")
 
 
-def check_complete(path: pathlib.Path, table: pd.DataFrame) -> None:
-    """No empty cells."""
+def check_complete(path: pathlib.Path, table: pd.DataFrame, before: int = 0) -> None:
+    """No empty cells; ``before``: rows of the file before these."""
     lost = table.isna()
     for name in table.columns[lost.any()]:
         row = int(lost[name].to_numpy().argmax())
         raise UsageError(
-            f"{place(path, row)}: column {name!r} has no value there ({int(lost[name].sum())} in "
+            f"{place(path, before + row)}: column {name!r} has no value there ({int(lost[name].sum())} in "
             "all); fill the cells in or drop the rows."
         )
 

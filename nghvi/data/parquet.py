@@ -69,13 +69,13 @@ def fingerprint(files: Sequence[pathlib.Path]) -> list[list[Any]]:
 
 def column_names(files: Sequence[pathlib.Path]) -> list[str]:
     """Columns of the first file."""
-    return list(_open(files[0]).schema_arrow.names)
+    return list(open_file(files[0]).schema_arrow.names)
 
 
 def read(files: Sequence[pathlib.Path], chosen: Selection) -> Iterator[Part]:
     """All rows in the order of the files, some at a time."""
     for file in files:
-        source = _open(file)
+        source = open_file(file)
         _check_columns(file, source.schema_arrow, chosen)
         names = [*chosen.inputs, chosen.group, *filter(None, [chosen.response])]
         first = 1
@@ -107,7 +107,8 @@ def index(files: Sequence[pathlib.Path], chosen: Selection) -> Index:
     return Index(*groups.merged(), moments.mean, moments.square / moments.number, found)
 
 
-def _open(file: pathlib.Path) -> Any:
+def open_file(file: pathlib.Path) -> Any:
+    """The file, for reading a few rows at a time."""
     try:
         import pyarrow
         import pyarrow.parquet
