@@ -1,17 +1,21 @@
 """``infer``: from any model to a judged posterior, the one door to the recipes."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
-from nghvi._core.batches import Batches
+from nghvi._core.batches import Batches, Subsampled
 from nghvi._core.evaluate import draw, evaluate, log_targets
+from nghvi._core.hosts import Together, on_host
 from nghvi._core.model import (
     LatentModel,
     MarginalModel,
@@ -22,8 +26,9 @@ from nghvi._core.model import (
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
-from nghvi.data import Rows
-from nghvi.data.streamed import StackedPieces, StreamedRows
+from nghvi.data.streamed import StreamedRows
+from nghvi.models.batched import in_batches
+from nghvi.models.sharded import Sharded, mesh_of, place_latents, shard
 from nghvi.recipes.deep import RANK, deep_recipe
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
 from nghvi.recipes.published import published_recipe
@@ -85,6 +90,11 @@ def _unravel_draws(model: LatentModel, data: Data, theta: Array) -> Params:
     return jax.vmap(unraveller(model, data))(theta)
 
 
+Keep = Callable[[Position, bool, int], None]
+"""Where a run is, whether it ends there, and how often the model had been refined."""
+
+
+@Together()
 @threadpool_limits.wrap(limits=1, user_api="blas")  # a second thread only costs its waking
 def infer(
     model: LatentModel,
@@ -102,6 +112,8 @@ def infer(
     progress: Progress | None = None,
     resume: Position | None = None,
     batch_groups: int | None = None,
+    devices: int | str | None = None,
+    keep: Keep = lambda position, ends, refinements: None,
 ) -> Inference:
     """Approximate the posterior of ``model`` given ``data``.
 
@@ -111,31 +123,60 @@ def infer(
     of which the best goes on. ``latents``: ``"integrate"``,
     ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
-    run. ``batch_groups``: about so many groups of ``Rows`` at a step, weighted so that gradients
-    are unbiased; the recipe is then the one for networks. ``StreamedRows`` are always read that
-    way, in the pieces in which they lie on disk.
+    run. ``devices``: their number, or ``"all"``, over which the groups are spread; after
+    ``jax.distributed.initialize`` those of all processes, each of which makes the same call.
+    ``keep``: called after every chunk of steps with where the run is. ``batch_groups``: about so
+    many groups of ``Rows`` at a step, weighted so that gradients are unbiased, by the recipe for
+    networks. ``StreamedRows`` are always read that way, in the pieces in which they lie on disk.
     """
     if latents not in ("auto", "integrate", "sample"):
         raise ValueError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
     if latents == "integrate" and not isinstance(model, MarginalModel):
         raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
-    key = jax.random.key(seed)
-    if batch_groups is not None or isinstance(data, StreamedRows):
-        _check_batches(model, data, method, rank)
-        plan = Plan(rank, method, steps, n_starts, latents, smooth, start, 1)
-        return _in_batches(key, model, data, plan, batch_groups, seed, progress, resume)
+    key, whole, refinements = jax.random.key(seed), data, 0
+    batched = batch_groups is not None or isinstance(data, StreamedRows)
+    if batched:
+        model, data = in_batches(
+            model, data, batch_groups, seed=seed, method=method, rank=rank, devices=devices
+        )
+        n_starts, importance = (1 if smooth else n_starts), False
+    elif devices is not None:
+        model, data = Sharded(model), shard(data, mesh_of(devices))
+        resume = _placed(resume, data.mesh)
     while True:
-        size = model.evaluation_size(data)
-        batch = max(1, SIDE_BY_SIDE // max(size, 1))
-        plan = Plan(rank, method, steps, n_starts, latents, smooth, start, batch)
-        done = run(_recipe(key, model, data, plan), key, model, data, progress, resume)
+        example = data.example if isinstance(data, Batches) else data
+        size = _size(model, data)
+        batch = max(1, SIDE_BY_SIDE // max(model.evaluation_size(example), 1))
+        by_newton = smooth and not batched
+        plan = Plan(rank, method, steps, n_starts, latents, by_newton, start, batch)
+        record = partial(_record, keep, refinements)
+        recipe = _recipe(key, model, example, plan)
+        done = run(recipe, key, model, data, progress, resume, record)
         # Where a network's latents are drawn, only the final evaluation integrates.
         better = _refined_if_needed(model, data, done.q) if smooth else None
         if better is None or done.position is not None:
             break
-        model, resume = better, None
+        model, resume, refinements = better, None, refinements + 1
     explicit = method != "auto" or isinstance(rank, int)
-    return finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
+    found = finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
+    if not isinstance(model, Sharded | Subsampled):
+        return found
+    # Predictions need no other process.
+    q, done = on_host((found.q, found.run))
+    return dataclasses.replace(found, model=model.model, data=whole, q=q, run=done)
+
+
+def _placed(position: Position | None, mesh: Mesh) -> Position | None:
+    """Where a run was left, its latents beside their groups."""
+    if position is None or position.current is None:
+        return position
+    state = position.current.state
+    state = state._replace(latents=place_latents(state.latents, mesh))
+    return position._replace(current=position.current._replace(state=state))
+
+
+def _record(keep: Keep, refinements: int, position: Position, ends: bool) -> None:
+    keep(position, ends, refinements)
 
 
 class Plan(NamedTuple):
@@ -149,53 +190,6 @@ class Plan(NamedTuple):
     smooth: bool
     start: Array | None
     batch: int
-
-
-def _check_batches(model: LatentModel, data: Data, method: str, rank: int | str) -> None:
-    """What mini-batches cannot do."""
-    if method != "auto":
-        raise ValueError(
-            f"batch_groups with method={method!r}: the published rules see all groups at every "
-            "step; leave batch_groups=None, or method='auto'."
-        )
-    if rank == "full":
-        raise ValueError("batch_groups with rank='full': give a number of factors.")
-    if not isinstance(data, Rows | StreamedRows) or not isinstance(model, MarginalModel):
-        raise ValueError(
-            f"batch_groups with {type(model).__name__} of {type(data).__name__}: only models of "
-            "grouped rows can be divided into groups."
-        )
-    if getattr(model, "gibbs", None) is not None:
-        raise ValueError(
-            "batch_groups with Gibbs sweeps: they go on from the last draw of a group's effects, "
-            "which is many steps old; give the model gibbs=None."
-        )
-
-
-def _in_batches(
-    key: Key,
-    model: MarginalModel,
-    data: Rows | StreamedRows,
-    plan: Plan,
-    batch_groups: int | None,
-    seed: int,
-    progress: Progress | None,
-    resume: Position | None,
-) -> Inference:
-    """The recipe for networks on pieces of the data; the ELBO of all of them."""
-    pieces = StackedPieces(data, batch_groups, seed) if isinstance(data, Rows) else data
-    refine = plan.smooth
-    plan = plan._replace(n_starts=1 if plan.smooth else plan.n_starts, smooth=False)
-    piece_model, batches = Batches.of(pieces, seed, model)
-    while True:
-        recipe = _recipe(key, piece_model, batches.example, plan)
-        done = run(recipe, key, piece_model, batches, progress, resume)
-        better = _refined_if_needed(piece_model, batches, done.q) if refine else None
-        if better is None or done.position is not None:
-            break
-        piece_model, resume = better, None
-    found = finish(key, piece_model, batches, done, False, True, plan.batch)
-    return dataclasses.replace(found, model=piece_model.model, data=data)
 
 
 def _recipe(key: Key, model: LatentModel, data: Data, plan: Plan) -> Recipe:

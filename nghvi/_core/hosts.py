@@ -4,8 +4,13 @@ All processes compute the same things in the same order; what only one of them c
 a clock) is agreed upon first. With one process everything here does nothing.
 """
 
+import contextlib
+import ctypes
+import functools
 import os
+import signal
 import socket
+from types import TracebackType
 
 import jax
 import numpy as np
@@ -20,8 +25,42 @@ HEARTBEAT = 30
 """Seconds of silence after which a process counts as lost."""
 
 
+LOST = 4
+"""Exit code of a process that cannot go on without another one."""
+
+
 class DeviceError(ValueError):
     """Devices or processes that were asked for are not there; the message says what is."""
+
+
+class LostProcessError(RuntimeError):
+    """Another process has ended, so this one cannot go on."""
+
+
+def lost_message(process_id: int, num_processes: int) -> str:
+    """What a process says when another one is gone."""
+    return (
+        f"process {process_id} of {num_processes} cannot go on, since another one was lost or "
+        "could not be reached. Start all of them again with the same arguments; with checkpoints "
+        "the fit goes on from the last one."
+    )
+
+
+class Together(contextlib.ContextDecorator):
+    """Inside ``with``, an exchange that fails says what that means."""
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+            lost = lost_message(jax.process_index(), jax.process_count())
+            raise LostProcessError(f"{lost} ({str(error).splitlines()[0]})") from error
 
 
 def join(coordinator: str, process_id: int, num_processes: int, patience: int = PATIENCE) -> None:
@@ -36,6 +75,7 @@ def join(coordinator: str, process_id: int, num_processes: int, patience: int = 
         )
     if process_id == 0:
         _check_free(coordinator, int(port))
+    _explain_abort(process_id, num_processes)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(
@@ -53,6 +93,24 @@ def join(coordinator: str, process_id: int, num_processes: int, patience: int = 
             f"{patience} s; start them all with the same --coordinator and --num-processes, and "
             f"see that the port can be reached ({str(error).splitlines()[0]})."
         ) from None
+
+
+@functools.cache
+def _explain_abort(process_id: int, num_processes: int) -> object:
+    """Say what has happened when JAX's runtime aborts, as it does if the coordinator is gone.
+
+    It does so from a thread of its own, before Python sees an error; only a C handler is run then.
+    The cache keeps it alive.
+    """
+    text = f"nghvi: {lost_message(process_id, num_processes)}\n".encode()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def handler(number: int) -> None:
+        os.write(2, text)
+        os._exit(LOST)
+
+    ctypes.CDLL(None).signal(signal.SIGABRT, handler)
+    return handler
 
 
 def _check_free(coordinator: str, port: int) -> None:
@@ -77,6 +135,13 @@ def any_process(flag: bool) -> bool:
     if jax.process_count() == 1:
         return flag
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+
+def same_everywhere(value: int) -> bool:
+    """Whether all processes have the same value; all must ask."""
+    if jax.process_count() == 1:
+        return True
+    return bool(np.ptp(multihost_utils.process_allgather(np.array(value))) == 0)
 
 
 def beside(tree: PyTree, data: Data) -> PyTree:

@@ -1,6 +1,7 @@
 """The command line program: one file a command.
 
-Exit codes: 0 done, 2 usage or bad input, 3 not converged, 130 interrupted.
+Exit codes: 0 done, 2 usage or bad input, 3 not converged, 4 another process was lost, 130
+interrupted.
 """
 
 import argparse
@@ -9,9 +10,12 @@ import sys
 from collections.abc import Sequence
 
 import nghvi
+from nghvi._core.hosts import LOST, DeviceError, LostProcessError
 from nghvi._core.response import ResponseError
 from nghvi.cli import demo, fit, predict, report, reproduce, summary
 from nghvi.cli.parts import BAD_INPUT, INTERRUPTED, UsageError, one_line
+
+BAD = (UsageError, DeviceError, nghvi.DataError, ResponseError, nghvi.storage.StorageError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="nghvi",
         description="Mixed models with calibrated posteriors.",
-        epilog="exit codes: 0 done, 2 usage or bad input, 3 not converged, 130 interrupted",
+        epilog="exit codes: 0 done, 2 usage or bad input, 3 not converged, 4 another process was "
+        "lost, 130 interrupted",
     )
     parser.add_argument("--version", action="version", version=f"nghvi {nghvi.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -28,9 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         return chosen.run(chosen)
-    except (UsageError, nghvi.DataError, ResponseError, nghvi.storage.StorageError) as error:
+    except BAD as error:
         print(f"nghvi {chosen.command}: {one_line(error)}", file=sys.stderr)
         return BAD_INPUT
+    except LostProcessError as error:
+        print(f"nghvi {chosen.command}: {one_line(error)}", file=sys.stderr, flush=True)
+        os._exit(LOST)  # an orderly exit would wait for the process that is gone
     except BrokenPipeError:  # whoever read the output has seen enough, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 import nghvi
-from nghvi.cli import rundir
+from nghvi._core.hosts import is_first
+from nghvi.cli import rundir, spread
 from nghvi.cli.parts import (
     INTERRUPTED,
     NOT_CONVERGED,
@@ -27,7 +28,10 @@ nghvi fit pupils.csv --formula "score ~ ses + sector * sex + (1 + ses | school)"
 nghvi fit pupils.csv --target score --group school --random intercept,ses --out run
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep --resume
-nghvi fit big.parquet --target profit --group firm --hidden 32,16 --batch-groups auto --out big"""
+nghvi fit big.parquet --target profit --group firm --hidden 32,16 --batch-groups auto --out big
+nghvi fit firms.parquet --target profit --group firm --out run --checkpoint kept --every 600
+nghvi fit firms.parquet --target profit --group firm --out run \\
+    --coordinator first-host:5000 --num-processes 2 --process-id 0   # and 1 on the other host"""
 
 
 def add(commands: Commands) -> None:
@@ -53,13 +57,14 @@ def add(commands: Commands) -> None:
         "--batch-groups",
         type=_batch,
         metavar="N",
-        help="groups at a step, or auto; a Parquet file or folder (with --target) is then read from "
-        "disk as the fit goes on, however large it is",
+        help="groups at a step, or auto; Parquet (with --target) is then read from disk as the fit "
+        "goes on, however large it is",
     )
     parser.add_argument("--method", default="auto", help="auto, or a method for comparison")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory of the run")
     parser.add_argument("--force", action="store_true", help="replace the run in --out")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
+    spread.add_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -69,13 +74,20 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.formula and (chosen.group or chosen.random):
         raise UsageError("--group and --random go with --target; the formula says both.")
     on_disk = _stays_on_disk(chosen)
+    spread.join_others(chosen)
     table = None if on_disk else read_table(chosen.data)
     asked = _asked(chosen, on_disk)
-    if chosen.resume:
+    # A run with checkpoints goes on from those.
+    resume = chosen.resume and chosen.checkpoint is None
+    if resume:
         estimator = rundir.load(chosen.out).set_params(verbose=not chosen.quiet)
         rundir.check_asked(chosen.out, asked)
-    rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
-    estimator = estimator.resume() if chosen.resume else _fit(chosen, table)
+    if is_first():
+        rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
+    spread.clear_checkpoints(chosen)
+    estimator = estimator.resume() if resume else _fit(chosen, table)
+    if not is_first():
+        return 0 if estimator.converged_ else NOT_CONVERGED
     rundir.write(chosen.out, estimator, asked)
     return _report(chosen, estimator)
 
@@ -118,18 +130,20 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None) -> Any:
         "hidden": chosen.hidden,
         "response": chosen.response,
         "batch_groups": chosen.batch_groups,
+        "devices": chosen.devices,
         "verbose": not chosen.quiet,
     }
+    kept = {"checkpoint": chosen.checkpoint, "every": chosen.every}
     kind = nghvi.MixedClassifier if RESPONSES[chosen.response].binary else nghvi.MixedRegressor
     random = chosen.random or "auto"
     if table is None:
         rows = nghvi.GroupedDataset(chosen.data, workdir=chosen.out / rundir.ROWS)
-        return kind(chosen.group, random=random, **settings).fit(rows, chosen.target)
+        return kind(chosen.group, random=random, **settings).fit(rows, chosen.target, **kept)
     if chosen.formula:
         used = [name for name in variables(chosen.formula) if name in table.columns]
         check_complete(chosen.data, table[used])
         _check_response(chosen, table, parse(chosen.formula).response)
-        return nghvi.mixed(chosen.formula, table, **settings)
+        return nghvi.mixed(chosen.formula, table, **kept, **settings)
     check_column(chosen.data, table, chosen.target, "--target")
     if chosen.group is not None:
         check_column(chosen.data, table, chosen.group, "--group")
@@ -142,7 +156,8 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None) -> Any:
                 f"{place(chosen.data, 0)}: column {name!r} holds {inputs[name].iloc[0]!r}, and "
                 "--target takes numbers only; --formula codes categories and leaves columns out."
             )
-    return kind(chosen.group, random=random, **settings).fit(inputs, table[chosen.target])
+    estimator = kind(chosen.group, random=random, **settings)
+    return estimator.fit(inputs, table[chosen.target], **kept)
 
 
 def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) -> None:

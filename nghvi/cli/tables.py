@@ -46,7 +46,7 @@ def read_table(path: pathlib.Path) -> pd.DataFrame:
 def read_parts(
     path: pathlib.Path, names: list[str], size: int
 ) -> Iterator[tuple[pathlib.Path, int, pd.DataFrame]]:
-    """Some rows of Parquet files at a time: the file, how many of its rows came before, the rows."""
+    """Some rows of Parquet files at a time: the file, how many rows came before, the rows."""
     for file in parquet.files_of(path):
         source, before = parquet.open_file(file), 0
         for name in names:
@@ -73,8 +73,8 @@ def check_complete(path: pathlib.Path, table: pd.DataFrame, before: int = 0) -> 
     for name in table.columns[lost.any()]:
         row = int(lost[name].to_numpy().argmax())
         raise UsageError(
-            f"{place(path, before + row)}: column {name!r} has no value there ({int(lost[name].sum())} in "
-            "all); fill the cells in or drop the rows."
+            f"{place(path, before + row)}: column {name!r} has no value there "
+            f"({int(lost[name].sum())} in all); fill the cells in or drop the rows."
         )
 
 

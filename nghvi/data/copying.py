@@ -98,8 +98,8 @@ def _check_space(copy: WorkingCopy) -> None:
     needed, free = 8 * copy.record * rows, shutil.disk_usage(copy.directory).free
     if needed > free:
         raise DataError(
-            f"{copy.directory.parent}: the working copy needs {needed / 2**30:.1f} GB of disk while "
-            f"it is made, and {free / 2**30:.1f} GB are free; choose another place (workdir=)."
+            f"{copy.directory.parent}: the working copy needs {needed / 2**30:.1f} GB of disk "
+            f"while it is made, and {free / 2**30:.1f} GB are free; choose another place (workdir=)."
         )
 
 

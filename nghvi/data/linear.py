@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -90,25 +89,22 @@ class LinearStatistics(Grouped):
             variance = piece.variance
         centre = np.linalg.lstsq(gram, cross, rcond=None)[0]
         num_groups = int(members.max()) + 1
-        totals, by_group = None, None
+        totals = {"gram_total": 0.0, "cross_total": 0.0, "square_total": 0.0}
+        r, q = len(random), len(centre)
+        shapes = {"effects_gram": (r, r), "effects_design": (r, q), "effects_cross": (r,)}
+        by_group = {name: np.zeros((*shape, num_groups)) for name, shape in shapes.items()}
         for codes, piece in zip(members, pieces(), strict=True):
             part = LinearStatistics.from_rows(piece, random, centre)
-            found = part.gram_total, part.cross_total, part.square_total
-            totals = found if totals is None else jax.tree.map(jnp.add, totals, found)
-            groups = (part.effects_gram, part.effects_design, part.effects_cross)
-            if by_group is None:
-                by_group = [np.zeros((*a.shape[:-1], num_groups)) for a in groups]
-            for whole, values in zip(by_group, groups, strict=True):
-                whole[..., codes[codes >= 0]] = np.asarray(values)[..., codes >= 0]
-        assert totals is not None and by_group is not None
+            totals = {name: total + getattr(part, name) for name, total in totals.items()}
+            for name, whole in by_group.items():
+                whole[..., codes[codes >= 0]] = np.asarray(getattr(part, name))[..., codes >= 0]
         return LinearStatistics(
-            jnp.asarray(centre),
-            *totals,
-            jnp.asarray(variance),
-            *map(jnp.asarray, by_group),
-            jnp.arange(num_groups),
-            num_rows,
-            num_groups,
+            centre=jnp.asarray(centre),
+            variance=jnp.asarray(variance),
+            original_order=jnp.arange(num_groups),
+            num_rows=num_rows,
+            num_groups=num_groups,
+            **{name: jnp.asarray(values) for name, values in (totals | by_group).items()},
         )
 
     @property

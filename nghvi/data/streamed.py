@@ -58,6 +58,11 @@ class StreamedRows:
         return open_copy(pathlib.Path(self.directory), self.identity)
 
     @property
+    def facts(self) -> tuple:
+        """What tells these rows from others, wherever they are."""
+        return self.identity, self.centre, self.scale, self.y_centre, self.y_scale
+
+    @property
     def num_pieces(self) -> int:
         """Pieces of the copy."""
         return len(self.copy.dealt.members)

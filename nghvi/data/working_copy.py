@@ -122,6 +122,7 @@ def remove(directory: pathlib.Path) -> None:
 
 
 def identity_in(directory: pathlib.Path) -> str | None:
+    """Which copy is in a directory, if one is."""
     try:
         return json.loads((directory / DESCRIPTION).read_text())["identity"]
     except (OSError, ValueError, KeyError, TypeError):

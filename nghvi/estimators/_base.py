@@ -8,14 +8,17 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
+from nghvi._core.hosts import is_first
 from nghvi._core.response import Response
 from nghvi.baselines import BASELINES
 from nghvi.data import Rows
 from nghvi.data.frame import Column, DataError, Table, read_counts
 from nghvi.estimators import tables
+from nghvi.estimators.checkpoints import Kept, with_checkpoints
 from nghvi.estimators.checks import Checks
 from nghvi.estimators.choices import (
     check_counts,
+    check_runs,
     check_stops,
     choose_batch_groups,
     choose_scaling,
@@ -61,6 +64,7 @@ class MixedEstimator(Checks):
         importance: bool = True,
         batch_groups: int | str | None = None,
         random_state: Any = None,
+        devices: int | str | None = None,
         verbose: bool = False,
     ) -> None:
         self.group = group
@@ -82,6 +86,7 @@ class MixedEstimator(Checks):
         self.importance = importance
         self.batch_groups = batch_groups
         self.random_state = random_state
+        self.devices = devices
         self.verbose = verbose
 
     def _fit(
@@ -92,6 +97,7 @@ class MixedEstimator(Checks):
         response: Response,
         counts: Any,
         validation: tuple[Any, Any] | None,
+        kept: Kept | None,
     ) -> Self:
         begun = time.perf_counter()
         self.n_features_in_ = table.values.shape[1] + (self.group is not None)
@@ -112,6 +118,7 @@ class MixedEstimator(Checks):
         )
         deep, random, known_coef = structure.deep, structure.random, structure.known_coef
         x = add_intercept(table, self.fit_intercept and not deep)
+        check_runs(self.method, devices=self.devices, checkpoint=kept)
         codes, self.groups_ = self._encode(table)
         num_fixed = x.shape[1] - len(known_coef)
         if not deep:
@@ -151,7 +158,7 @@ class MixedEstimator(Checks):
         by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling, deep)
         data = rows if by_row or self._batch_groups else prepare(model, rows)
-        inference = self._infer(model, data, deep, held_out=held_out)
+        inference = self._infer(model, data, deep, held_out=held_out, kept=kept)
         self.posterior_ = MixedPosterior(inference, scaling, structure.named(self.groups_))
         self._publish(inference, time.perf_counter() - begun)
         return self
@@ -190,6 +197,7 @@ class MixedEstimator(Checks):
         deep: bool,
         resume: Position | None = None,
         held_out: Rows | None = None,
+        kept: Kept | None = None,
     ) -> Inference:
         seed = self._seed()
         if self.method in BASELINES:
@@ -207,10 +215,14 @@ class MixedEstimator(Checks):
             "importance": self.importance,
             "resume": resume,
             "batch_groups": self._batch_groups,
+            "devices": self.devices,
         }
+        if kept is not None:
+            model, going_on = with_checkpoints(kept, self, model, data)
+            settings |= going_on
         if self.method != "auto":
             settings["start"] = published_start(model, data, seed)
-        if not self.verbose:
+        if not (self.verbose and is_first()):
             return infer(model, data, **settings)
         with FitProgress() as progress:
             return infer(model, data, progress=progress, **settings)

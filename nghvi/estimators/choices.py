@@ -40,6 +40,13 @@ def check_method(method: Any) -> None:
         raise DataError(f"method={method!r}: choose one of {', '.join(map(repr, known))}.")
 
 
+def check_runs(method: str, **asked: Any) -> None:
+    """Devices and checkpoints are for the methods that run in steps of ours."""
+    for name, value in asked.items():
+        if value is not None and method in BASELINES:
+            raise DataError(f"{name} with method={method!r}: only methods of NG-HVI have that.")
+
+
 def check_stops(method: str) -> None:
     """A method that watches held-out rows."""
     if method not in STOPPED_BY_VALIDATION:

@@ -8,6 +8,7 @@ from sklearn.base import ClassifierMixin
 from nghvi.data.dataset import GroupedDataset
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
+from nghvi.estimators.checkpoints import EVERY, Kept
 from nghvi.estimators.choices import choose_response
 from nghvi.estimators.predictions import DRAWS
 from nghvi.estimators.streamed import fit_dataset
@@ -20,19 +21,32 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
     second one counted as 1.
     """
 
-    def fit(self, X: Any, y: Any, counts: Any = None, validation: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        counts: Any = None,
+        validation: Any = None,
+        checkpoint: Any = None,
+        every: float = EVERY,
+    ) -> Self:
         """Fit to a table X (group column included) and labels y of two classes.
 
         X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y.
         ``counts``: how often each row was observed, if not once. Binomial data are two rows an
         observation, with successes and failures as counts. ``validation``: a pair (X, y) of
         held-out rows for methods that stop by them (``method="nagvac"``).
+
+        ``checkpoint``: a directory to keep the state of the fit in, ``every`` so many seconds. The
+        same call made again, after the process was killed say, goes on from there bit for bit.
         """
+        kept = Kept.of(checkpoint, every)
         response = choose_response(
             self.response, "probit", binary=True, owner="MixedClassifier", other="MixedRegressor"
         )
         if isinstance(X, GroupedDataset):
-            return fit_dataset(self, X, y, response, counts if validation is None else validation)
+            extra = counts if validation is None else validation
+            return fit_dataset(self, X, y, response, kept, extra)
         self._learn_formula(X)
         table, y = self._read(X, y)
         self.classes_ = np.unique(y)
@@ -44,7 +58,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
                 f"({', '.join(map(str, self.classes_[:5]))}): a binary response needs exactly two; "
                 "for numbers use MixedRegressor."
             )
-        return self._fit(X, self._response_values(y), table, response, counts, validation)
+        return self._fit(X, self._response_values(y), table, response, counts, validation, kept)
 
     def predict_proba(
         self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0

@@ -3,6 +3,7 @@
 from typing import Any
 
 from nghvi.data.frame import DataError, suggest
+from nghvi.estimators.checkpoints import EVERY
 from nghvi.estimators.choices import is_deep
 from nghvi.estimators.classifier import MixedClassifier
 from nghvi.estimators.regressor import MixedRegressor
@@ -19,6 +20,8 @@ def mixed(
     data: Any,
     response: str = "gaussian",
     hidden: tuple[int, ...] | None = None,
+    checkpoint: Any = None,
+    every: float = EVERY,
     **settings: Any,
 ) -> MixedRegressor | MixedClassifier:
     """Fit the mixed model that a formula describes to a pandas or polars data frame.
@@ -31,7 +34,8 @@ def mixed(
     feature of the network, an effect.
 
     ``response``: "gaussian", "student-t", "probit" or "logit". ``settings``: those of
-    :class:`nghvi.MixedRegressor` that the formula does not say. The fitted estimator reads raw
+    :class:`nghvi.MixedRegressor` that the formula does not say. ``checkpoint`` and ``every``: as in
+    :meth:`nghvi.MixedRegressor.fit`. The fitted estimator reads raw
     data frames and codes them as the training data were.
     """
     syntax = parse(formula)
@@ -57,7 +61,8 @@ def mixed(
         **_effects(syntax, is_deep(hidden, settings.get("trunk"))),
         **settings,
     )
-    return estimator.fit(data, response_of(formula, data))
+    y = response_of(formula, data)
+    return estimator.fit(data, y, checkpoint=checkpoint, every=every)
 
 
 def _effects(syntax: Syntax, deep: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from sklearn.base import RegressorMixin
 from nghvi.data.dataset import GroupedDataset
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
+from nghvi.estimators.checkpoints import EVERY, Kept
 from nghvi.estimators.choices import choose_response
 from nghvi.estimators.predictions import DRAWS
 from nghvi.estimators.streamed import fit_dataset
@@ -65,6 +66,9 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         or None (all groups). Gradients stay unbiased; a linear Gaussian model needs none.
     random_state
         Seed; None is 0, so results are reproducible by default.
+    devices
+        Number of devices that the groups are spread over, or "all"; those of all processes after
+        ``jax.distributed.initialize``. None is one device.
     verbose
         Show a progress bar.
 
@@ -83,13 +87,25 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         The posterior object.
     """
 
-    def fit(self, X: Any, y: Any, counts: Any = None, validation: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        counts: Any = None,
+        validation: Any = None,
+        checkpoint: Any = None,
+        every: float = EVERY,
+    ) -> Self:
         """Fit to a table X (group column included) and a response y.
 
         X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y.
         ``counts``: how often each row was observed, if not once. ``validation``: a pair (X, y) of
         held-out rows for methods that stop by them (``method="nagvac"``).
+
+        ``checkpoint``: a directory to keep the state of the fit in, ``every`` so many seconds. The
+        same call made again, after the process was killed say, goes on from there bit for bit.
         """
+        kept = Kept.of(checkpoint, every)
         response = choose_response(
             self.response,
             "gaussian",
@@ -98,10 +114,11 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
             other="MixedClassifier",
         )
         if isinstance(X, GroupedDataset):
-            return fit_dataset(self, X, y, response, counts if validation is None else validation)
+            extra = counts if validation is None else validation
+            return fit_dataset(self, X, y, response, kept, extra)
         self._learn_formula(X)
         table, y = self._read(X, y)
-        return self._fit(X, self._response_values(y), table, response, counts, validation)
+        return self._fit(X, self._response_values(y), table, response, counts, validation, kept)
 
     def predict(
         self,

@@ -12,6 +12,7 @@ from nghvi.data.frame import DataError
 from nghvi.data.streamed import StreamedRows
 from nghvi.data.working_copy import WorkingCopy
 from nghvi.estimators import tables
+from nghvi.estimators.checkpoints import Kept
 from nghvi.estimators.choices import choose_centred
 from nghvi.estimators.structure import Structure
 from nghvi.models.mixed import MixedModel
@@ -20,9 +21,17 @@ from nghvi.posterior.scaling import Scaling
 
 
 def fit_dataset(
-    estimator: Any, dataset: GroupedDataset, y: Any, response: Response, extra: Any
+    estimator: Any,
+    dataset: GroupedDataset,
+    y: Any,
+    response: Response,
+    kept: Kept | None,
+    extra: Any,
 ) -> Any:
-    """Fit to rows on disk; ``y`` names the response column."""
+    """Fit to rows on disk; ``y`` names the response column.
+
+    ``extra``: what a table in memory may come with, and this may not.
+    """
     begun = time.perf_counter()
     _check(estimator, y, extra)
     chosen = dataset.select(estimator.group, y, classes=response.binary)
@@ -49,7 +58,7 @@ def fit_dataset(
     model = structure.model(response, None)
     data = _sums(model, rows) if response.conjugate and not structure.deep else rows
     estimator._batch_groups = None
-    inference = estimator._infer(model, data, structure.deep)
+    inference = estimator._infer(model, data, structure.deep, kept=kept)
     names = structure.named(estimator.groups_)
     estimator.posterior_ = MixedPosterior(inference, scaling, names)
     estimator._publish(inference, time.perf_counter() - begun)

@@ -110,9 +110,12 @@ def shard(data: Grouped, mesh: Mesh) -> Shards:
 def place_latents(latents: Latents, mesh: Mesh) -> Latents:
     """Latents of all draws (first axis) and pieces (second) on the devices of their pieces."""
     spread = NamedSharding(mesh, Spec(None, AXIS))
-    return jax.tree.map(
-        lambda z: jax.make_array_from_callback(z.shape, spread, lambda i: np.asarray(z)[i]), latents
-    )
+
+    def place(z: Array) -> Array:
+        values = np.asarray(z)
+        return jax.make_array_from_callback(values.shape, spread, lambda i: values[i])
+
+    return jax.tree.map(place, latents)
 
 
 class Sharded(MarginalModel):

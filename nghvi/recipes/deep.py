@@ -142,7 +142,14 @@ def judge_settled(num_starts: int) -> Judge:
                 "the result is the last good state. Standardise the inputs, look for outliers, or "
                 "use fewer layers.",
             )
-        change = _change(last)[0]
+        change, noise = _change(last)
+        if noise > _most_noise(q.dim):
+            return Verdict(
+                False,
+                f"Not settled as far as can be seen: the ELBO of stage '{name}' is known to "
+                f"+-{noise:.0f} nats only, which hides whether it still rises; take more steps "
+                "(steps=) or more groups at a step (batch_groups=).",
+            )
         if not _settled(last, q.dim):
             return Verdict(
                 False,
@@ -160,7 +167,12 @@ def judge_settled(num_starts: int) -> Judge:
 
 def _settled(trace: Info, dim: int) -> bool:
     change, noise = _change(trace)
-    return change <= 2 * noise + 0.01 * dim
+    return change <= 2 * noise + 0.01 * dim and noise <= _most_noise(dim)
+
+
+def _most_noise(dim: int) -> float:
+    """Nats of noise beyond which a trace says nothing about the change that is left."""
+    return 5 + 0.1 * dim
 
 
 def _change(trace: Info) -> tuple[float, float]:

@@ -4,6 +4,8 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
+from nghvi._core.hosts import any_process
+
 
 class Interrupt:
     """Inside ``with``, ``requested`` tells whether Ctrl-C was pressed.
@@ -28,6 +30,11 @@ class Interrupt:
     ) -> None:
         if self._held:
             signal.signal(signal.SIGINT, self._before)
+
+    def agreed(self) -> bool:
+        """Whether Ctrl-C was pressed in any process; all must ask."""
+        self.requested = any_process(self.requested)
+        return self.requested
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

@@ -67,6 +67,10 @@ class Position(NamedTuple):
     done: tuple[Ended, ...]
 
 
+Keep = Callable[[Position, bool], None]
+"""Called after every chunk with where the run is, and with True where it ends there."""
+
+
 class Run(NamedTuple):
     """What a recipe returned."""
 
@@ -86,6 +90,7 @@ def run(
     data: Data,
     progress: Progress | None = None,
     resume: Position | None = None,
+    keep: Keep = lambda position, ends: None,
 ) -> Run:
     """Run all stages; Ctrl-C ends the run after the current chunk with a usable result."""
     begun = time.perf_counter()
@@ -99,6 +104,10 @@ def run(
             current = at.current if index == at.stage else None
             begin, seen = _begin(stage, stage_key, model, data, done, current)
             watch = _watch(stage, progress, interrupt)
+
+            def keep_stage(current: Fit, index: int = index, done: tuple = done) -> None:
+                keep(Position(index, current, done), False)
+
             # The interruption may have come before the stop rule was asked about the last chunk.
             if not (current and current.trace and stage.stop(current.step, current.trace)):
                 current = fit(
@@ -111,9 +120,10 @@ def run(
                     chunk=stage.chunk,
                     average_last=stage.average_last,
                     monitor=watch,
+                    keep=keep_stage,
                     resume=current,
                 )
-            if interrupt.requested:
+            if interrupt.agreed():
                 verdict = Verdict(
                     False,
                     f"Interrupted: stage '{stage.name}' stopped at step {current.step} of at most "
@@ -121,6 +131,7 @@ def run(
                 )
                 ended = (*done, Ended(stage.name, current))
                 position = Position(index, current, done)
+                keep(position, True)
                 return _result(recipe.finish(current.state.q), verdict, ended, begun, position)
             done = (*done, Ended(stage.name, current))
     q = done[-1].fit.q
@@ -159,7 +170,7 @@ def _watch(stage: Stage, progress: Progress | None, interrupt: Interrupt) -> Mon
     def watch(step: int, trace: Info) -> bool:
         if progress is not None:
             progress(stage.name, step, stage.num_steps, trace)
-        return interrupt.requested or stage.stop(step, trace)
+        return interrupt.agreed() or stage.stop(step, trace)
 
     return watch
 

@@ -30,6 +30,10 @@ UNREADABLE = (
 """What zipfile raises on archives that are damaged or not for it."""
 
 
+class DamagedError(StorageError):
+    """The file is not what was written."""
+
+
 class Stored(NamedTuple):
     """What a model file holds."""
 
@@ -46,7 +50,7 @@ def write(path: str | os.PathLike, model: Any, arrays: dict[str, np.ndarray]) ->
     content = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "library_version": _library_version(),
+        "library_version": library_version(),
         "arrays_sha256": hashlib.sha256(tensors).hexdigest(),
         "model": model,
     }
@@ -82,7 +86,7 @@ def _members(path: str | os.PathLike) -> dict[str, bytes]:
     try:
         with open(path, "rb") as file:
             if file.read(2) != b"PK":
-                raise StorageError(
+                raise DamagedError(
                     f"{path}: this is not a model file; give one that was written by save."
                 )
             with zipfile.ZipFile(file) as archive:
@@ -102,16 +106,16 @@ def _check_members(path: str | os.PathLike, archive: zipfile.ZipFile) -> None:
     entries = archive.infolist()
     names = [entry.filename for entry in entries]
     if DESCRIPTION not in names:
-        raise StorageError(f"{path}: this zip is not a model file, it has no {DESCRIPTION}.")
+        raise DamagedError(f"{path}: this zip is not a model file, it has no {DESCRIPTION}.")
     if sorted(names) != sorted([DESCRIPTION, ARRAYS]):
-        raise StorageError(
+        raise DamagedError(
             f"{path}: a model file holds {DESCRIPTION} and {ARRAYS} and nothing else, not {names}; "
             f"it was altered: {AGAIN}."
         )
     for entry in entries:
         # Nothing is ever inflated, so what is read can be no larger than the file.
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-            raise StorageError(
+            raise DamagedError(
                 f"{path}: {entry.filename} is compressed, as save never does; it was packed anew: "
                 f"{AGAIN}."
             )
@@ -123,7 +127,7 @@ def _description(path: str | os.PathLike, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"{DESCRIPTION} is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise StorageError(f"{path}: this is not a model file of nghvi.")
+        raise DamagedError(f"{path}: this is not a model file of nghvi.")
     version = content.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise StorageError(
@@ -143,11 +147,12 @@ def _canonical(content: dict[str, Any]) -> bytes:
     return json.dumps(content, allow_nan=True, separators=(",", ":")).encode("ascii")
 
 
-def _damaged(path: str | os.PathLike, reason: str) -> StorageError:
-    return StorageError(f"{path}: the file is damaged ({reason}); {AGAIN}.")
+def _damaged(path: str | os.PathLike, reason: str) -> "DamagedError":
+    return DamagedError(f"{path}: the file is damaged ({reason}); {AGAIN}.")
 
 
-def _library_version() -> str:
+def library_version() -> str:
+    """The nghvi that is running."""
     try:
         return importlib.metadata.version("nghvi")
     except importlib.metadata.PackageNotFoundError:

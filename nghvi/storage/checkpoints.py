@@ -1,0 +1,126 @@
+"""Checkpoints of a running fit: numbered files in a directory, the newest readable one counts.
+
+A file is complete or absent and is read only if its checksums agree (:mod:`nghvi.storage.file`),
+so a fit that was killed at any moment goes on from the last file as if nothing had happened. One
+that is damaged is passed over for the one before. Of several processes the first one writes.
+"""
+
+import os
+import pathlib
+import time
+import warnings
+from typing import Any, NamedTuple
+
+from nghvi._core.hosts import any_process, is_first, on_host, same_everywhere
+from nghvi.recipes.run import Position
+from nghvi.storage import file
+from nghvi.storage.codec import decode, encode
+from nghvi.storage.errors import StorageError
+
+SUFFIX = ".checkpoint"
+KEPT = 3
+"""Files that stay; older ones are removed."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be read, and an earlier one is used."""
+
+
+class Checkpoint(NamedTuple):
+    """Where a fit was."""
+
+    position: Position
+    refinements: int
+    """How often its model had been refined."""
+
+
+class Checkpoints:
+    """The checkpoints of one fit.
+
+    ``facts``: what decides its course, by name; a checkpoint of another fit is refused.
+    ``every``: seconds between two checkpoints; 0 makes one after every chunk of steps.
+    """
+
+    def __init__(self, directory: str | os.PathLike, facts: dict[str, str], every: float) -> None:
+        self.directory = pathlib.Path(directory)
+        self._facts, self._every = facts, every
+        self._written = time.monotonic()
+        self._refinements = 0
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"{directory}: cannot keep checkpoints there ({error.strerror}); give another "
+                "directory."
+            ) from None
+
+    def newest(self) -> Checkpoint | None:
+        """The newest one that can be read; None where there is none at all. All must ask."""
+        files = checkpoint_files(self.directory)
+        found = None
+        for path in reversed(files):
+            try:
+                found = self._read(path)
+                break
+            except file.DamagedError as error:
+                warnings.warn(f"{error} An earlier one is used.", CheckpointWarning, stacklevel=3)
+        if files and found is None:
+            raise StorageError(
+                f"{self.directory}: none of {len(files)} checkpoints can be read; remove them to "
+                "begin anew."
+            )
+        # Also a barrier: nothing is written before all have read.
+        if not same_everywhere(-1 if found is None else number(path)):
+            raise StorageError(
+                f"{self.directory}: processes see different checkpoints there; give a directory "
+                "that all hosts share."
+            )
+        self._refinements = found.refinements if found else 0
+        return found
+
+    def offer(self, position: Position, ends: bool, refinements: int) -> None:
+        """Keep where the fit is, if it is time to (or if it ends there). All must call."""
+        due = time.monotonic() - self._written >= self._every
+        if not any_process(ends or due):
+            return
+        checkpoint = Checkpoint(on_host(position), self._refinements + refinements)
+        if is_first():
+            self._write(checkpoint)
+        self._written = time.monotonic()
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        files = checkpoint_files(self.directory)
+        after = number(files[-1]) + 1 if files else 1
+        described, arrays = encode(checkpoint._asdict())
+        content = {"facts": self._facts, "checkpoint": described}
+        file.write(self.directory / f"{after:08d}{SUFFIX}", content, arrays)
+        unfinished = self.directory.glob(f".*{SUFFIX}.*.tmp")  # of a process that was killed
+        for old in (*files[: 1 - KEPT], *unfinished):
+            old.unlink(missing_ok=True)
+
+    def _read(self, path: pathlib.Path) -> Checkpoint:
+        stored = file.read(path)
+        if not isinstance(stored.model, dict) or stored.model.keys() != {"facts", "checkpoint"}:
+            raise StorageError(f"{path}: this is no checkpoint; keep other files elsewhere.")
+        differing = _differing(stored.model["facts"], self._facts)
+        if differing:
+            raise StorageError(
+                f"{path}: the checkpoint is of another fit: {differing}. Repeat what it was begun "
+                "with, or give another directory."
+            )
+        return Checkpoint(**decode(stored.model["checkpoint"], stored.arrays))
+
+
+def checkpoint_files(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Checkpoints in a directory, the newest last."""
+    return sorted(p for p in directory.glob(f"*{SUFFIX}") if p.stem.isdigit())
+
+
+def number(path: pathlib.Path) -> int:
+    """The place of a checkpoint among all."""
+    return int(path.stem)
+
+
+def _differing(before: dict[str, Any], now: dict[str, str]) -> str:
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return "; ".join(f"{name} was {before.get(name)}, now {now.get(name)}" for name in names)
