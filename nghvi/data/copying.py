@@ -99,7 +99,8 @@ def _check_space(copy: WorkingCopy) -> None:
     if needed > free:
         raise DataError(
             f"{copy.directory.parent}: the working copy needs {needed / 2**30:.1f} GB of disk "
-            f"while it is made, and {free / 2**30:.1f} GB are free; choose another place (workdir=)."
+            f"while it is made, and {free / 2**30:.1f} GB are free; choose another place "
+            "(workdir=)."
         )
 
 

@@ -23,7 +23,7 @@ class StackedPieces:
         group = np.argsort(rows.original_order)[observed.group]
         sizes = np.bincount(group, minlength=rows.num_groups)
         dealt = deal(sizes, pieces_for(sizes, groups_a_piece), seed)
-        self.num_pieces = len(dealt.members)
+        self.members, self.num_pieces = dealt.members, len(dealt.members)
         self._stack = in_pieces(dealt, *observed._replace(group=group))
 
     def piece(self, number: int) -> RowsPiece:
@@ -108,8 +108,15 @@ class StreamedRows:
     def some_groups(self, codes: np.ndarray) -> tuple[RowsPiece, np.ndarray]:
         """Rows of these groups (distinct codes), and the position of each group among them.
 
-        Absent groups fill the blocks up, so that few programs are compiled for many requests.
+        Absent groups fill the blocks up, so that few programs are compiled for many requests. Where
+        none is asked for, no file is read: one absent group stands for all.
         """
+        if not len(codes):
+            nothing = np.zeros((1, len(self.centre)))
+            stack = in_pieces(
+                Deal(((1, 1),), np.zeros((1, 1), int)), nothing, nothing[:, 0], np.zeros(1, int)
+            )
+            return jax.tree.map(lambda leaf: leaf[0], stack), codes
         sizes = np.array([size for _, size in self.copy.dealt.blocks])
         block = np.searchsorted(sizes, self.copy.learnt.sizes[codes])
         counts = np.bincount(block, minlength=len(sizes))

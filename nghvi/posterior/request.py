@@ -49,9 +49,8 @@ def held(posterior: MixedPosterior, request: Request) -> tuple[MixedPosterior, R
     if not isinstance(data, StreamedRows):
         return posterior, request
     known = request.codes < data.num_groups
-    # A program needs a group at least, even if none is asked for.
     groups, index = np.unique(request.codes[known], return_inverse=True)
-    rows, position = data.some_groups(groups if groups.size else np.zeros(1, int))
+    rows, position = data.some_groups(groups)
     codes = request.codes + rows.num_groups - data.num_groups
     codes[known] = position[index]
     inference = dataclasses.replace(posterior.inference, data=rows)
