@@ -20,6 +20,8 @@ from nghvi._core.score import Integrated, Sampled
 from nghvi._core.step_rules import Adam
 from nghvi.data import LinearStatistics, Rows
 from nghvi.data.streamed import StackedPieces
+from nghvi.data.working_copy import ROWS_A_PIECE
+from nghvi.estimators.choices import choose_batch_groups
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron
@@ -60,7 +62,8 @@ def test_the_mean_over_all_pieces_is_the_whole(rows, response):
     piece_model, batches = batched(model, rows)
     rng = np.random.default_rng(1)
     unravel = unraveller(model, rows)
-    theta = initial_theta(KEY, model, rows) + 0.3 * rng.normal(size=16)
+    theta = initial_theta(KEY, model, rows)
+    theta = theta + 0.3 * rng.normal(size=theta.size)
     slope = rng.normal(size=(batches.pieces.num_pieces, theta.size))
     value = rng.normal(size=len(slope))
     anchor = Anchor(rng.normal(size=theta.size), value - value.mean(), slope - slope.mean(axis=0))
@@ -153,11 +156,11 @@ def test_an_anchor_takes_the_noise_of_the_batches_away(rows):
 
 def test_batches_agree_with_all_groups_from_the_same_start():
     """Same start, same draws of theta: what is left is the noise of the batches."""
-    x, y, group = kinked(300, 8, seed=2)
-    rows = Rows.from_arrays(x, y, group, 300)
+    x, y, group = kinked(3000, 6, seed=2)
+    rows = Rows.from_arrays(x, y, group, 3000)
     model = network()
     began = infer(model, rows, smooth=False, steps=400, n_starts=1).q
-    piece_model, batches = batched(model, rows, groups=60)
+    piece_model, batches = batched(model, rows, groups=600)
     anchored = batches.anchored(KEY, piece_model, Integrated(), began.centre)
     scaled = ScaledGradient(jnp.ones(16), 1.0)
     rule = HybridVI(IndependentDraws(1), Integrated(), scaled, Adam(0.02, 300, 0.2))
@@ -187,22 +190,30 @@ def test_what_cannot_be_divided_is_refused(rows):
         infer(linear, sums, batch_groups=5)
 
 
-def test_estimators_choose_batches():
-    x, y, group = kinked(40, 6)
-    table = pd.DataFrame(x, columns=["a", "b"]).assign(g=group)
-    small = {"hidden": (3,), "steps": 24, "n_starts": 1}
-    auto = nghvi.MixedRegressor("g", batch_groups="auto", **small).fit(table, y)
-    whole = nghvi.MixedRegressor("g", **small).fit(table, y)
-    pd.testing.assert_frame_equal(auto.trace_, whole.trace_)  # few rows: all at once
-    exact = nghvi.MixedRegressor("g", batch_groups=10).fit(table, y)
-    pd.testing.assert_frame_equal(
-        exact.summary(), nghvi.MixedRegressor("g").fit(table, y).summary()
-    )
-    for wrong in (0, 2.5, "many"):
-        with pytest.raises(nghvi.DataError, match="batch_groups"):
-            nghvi.MixedRegressor("g", batch_groups=wrong, **small).fit(table, y)
-    with pytest.raises(nghvi.DataError, match="method='auto'"):
-        nghvi.MixedRegressor("g", method="ng-hvi", batch_groups=10).fit(table, y)
+def test_batches_are_chosen_by_the_number_of_rows():
+    def many(num_rows, repeated=False):
+        x = np.zeros((num_rows, 1)) if repeated else np.arange(num_rows)[:, None]
+        group = np.arange(num_rows) % 1000
+        return Rows.from_arrays(x, np.zeros(num_rows), group, 1000)
+
+    small, large = many(4 * ROWS_A_PIECE // 2), many(10 * ROWS_A_PIECE)
+    assert choose_batch_groups("auto", small, "auto", False) is None
+    assert choose_batch_groups("auto", large, "auto", False) == 100
+    assert choose_batch_groups("auto", many(10 * ROWS_A_PIECE, True), "auto", False) is None
+    assert choose_batch_groups("auto", large, "ng-hvi", False) is None
+    assert choose_batch_groups(50, small, "auto", False) == 50
+    assert choose_batch_groups(50, small, "auto", True) is None  # sums over rows suffice
+    assert choose_batch_groups(1000, small, "auto", False) is None
+    assert choose_batch_groups(None, large, "auto", False) is None
+
+
+@pytest.mark.parametrize("wrong", [{"batch_groups": 0}, {"batch_groups": 2.5},
+                                   {"batch_groups": "many"},
+                                   {"batch_groups": 10, "method": "ng-hvi"}])  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(panel, wrong):
+    estimator = nghvi.MixedRegressor("g", **wrong)
+    with pytest.raises(nghvi.DataError, match="batch_groups"):
+        estimator.fit(panel[["g", "a", "b"]], panel["y"])
 
 
 def test_a_classifier_learns_from_batches_of_groups():

@@ -134,17 +134,19 @@ def choose_response(name: str, default: str, *, binary: bool, owner: str, other:
 
 def choose_batch_groups(setting: Any, rows: Rows, method: str, sums_suffice: bool) -> int | None:
     """Groups at a step; None for all of them, as where sums over rows are taken once for all."""
-    if setting is None or sums_suffice:
+    if setting is None or (method != "auto" and setting == "auto"):
+        return None
+    if method != "auto":
+        raise DataError(
+            f"batch_groups={setting!r} with method={method!r}: only method='auto' takes some "
+            "groups at a step."
+        )
+    if sums_suffice:
         return None
     if setting != "auto":
-        if method != "auto":
-            raise DataError(
-                f"batch_groups={setting!r} with method={method!r}: only method='auto' takes some "
-                "groups at a step."
-            )
         return int(setting) if setting < rows.num_groups else None
     pieces = round(rows.num_rows / ROWS_A_PIECE)
-    if method != "auto" or pieces < FEWEST_PIECES:
+    if pieces < FEWEST_PIECES:
         return None
     if WORTHWHILE * len(distinct_rows(np.asarray(rows.x))[0]) <= rows.num_rows:
         return None  # a network on the distinct inputs costs less than on a batch of rows
