@@ -30,19 +30,21 @@ from nghvi.responses import Gaussian, Probit
 from nghvi.variational import FactorGaussian
 
 KEY = jax.random.key(0)
+DIM = 12
+"""Parameters of the network below with a Gaussian response."""
 
 
 def kinked(num_groups, size, seed=0):
-    """Unequal groups, a kink, an intercept by group; rows in no order."""
+    """Unequal groups, two kinks, an intercept by group; rows in no order."""
     rng = np.random.default_rng(seed)
     group = rng.permutation(np.repeat(np.arange(num_groups), rng.integers(1, 2 * size, num_groups)))
     x = rng.normal(size=(group.size, 2))
-    y = np.maximum(x[:, 0], 0) + 0.5 * rng.normal(size=num_groups)[group]
+    y = np.maximum(x[:, 0], 0) - np.maximum(x[:, 1], 0) + 0.5 * rng.normal(size=num_groups)[group]
     return x, y + 0.5 * rng.normal(size=group.size), group
 
 
 def network(response=None):
-    return MixedModel(Perceptron(2, (3,)), response or Gaussian(), Priors(), (0,))
+    return MixedModel(Perceptron(2, (2,)), response or Gaussian(), Priors(), (0,))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,7 @@ def test_every_pass_visits_every_piece_in_an_order_of_its_own(rows):
 
 
 def steps(score, num_steps=12):
-    scaled = ScaledGradient(0.1 * jnp.ones(16), 1.0)
+    scaled = ScaledGradient(0.1 * jnp.ones(DIM), 1.0)
     return HybridVI(IndependentDraws(1), score, scaled, Adam(0.02, num_steps, 0.2))
 
 
@@ -120,7 +122,7 @@ def steps(score, num_steps=12):
 def test_chunks_and_interruptions_change_nothing(rows, score):
     model = network()
     piece_model, batches = batched(model, rows)
-    q = FactorGaussian.start(initial_theta(KEY, model, rows), 0.1 * jnp.ones(16), 1)
+    q = FactorGaussian.start(initial_theta(KEY, model, rows), 0.1 * jnp.ones(DIM), 1)
 
     def run(chunk, monitor=lambda step, trace: False, resume=None):
         return fit(KEY, steps(score), piece_model, batches, q, num_steps=12, chunk=chunk,
@@ -162,7 +164,7 @@ def test_batches_agree_with_all_groups_from_the_same_start():
     began = infer(model, rows, smooth=False, steps=400, n_starts=1).q
     piece_model, batches = batched(model, rows, groups=600)
     anchored = batches.anchored(KEY, piece_model, Integrated(), began.centre)
-    scaled = ScaledGradient(jnp.ones(16), 1.0)
+    scaled = ScaledGradient(jnp.ones(DIM), 1.0)
     rule = HybridVI(IndependentDraws(1), Integrated(), scaled, Adam(0.02, 300, 0.2))
     settings = {"num_steps": 300, "chunk": 50, "average_last": 30}
     full = fit(KEY, rule, model, rows, began, **settings).q

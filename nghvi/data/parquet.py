@@ -93,14 +93,13 @@ def index(files: Sequence[pathlib.Path], chosen: Selection) -> Index:
     moments = _Moments(len(chosen.inputs) + 1)
     for part in read(files, chosen):
         groups.add(part.labels)
+        numbers = part.y
         if chosen.classes:
             classes.add(part.y)
-            if len(classes.merged()[0]) >= MOST_CLASSES:
-                break
-            values = np.column_stack([part.x, np.zeros(len(part.x))])
-        else:
-            values = np.column_stack([part.x, part.y])
-        moments.add(values)
+            numbers = np.zeros(len(part.y))
+        moments.add(np.column_stack([part.x, numbers]))
+        if chosen.classes and len(classes.merged()[0]) >= MOST_CLASSES:
+            break
     if not moments.number:
         raise DataError(f"{files[0]}: there are columns but no rows.")
     found = classes.merged()[0] if chosen.classes else np.array([])
