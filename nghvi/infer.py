@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -141,7 +141,7 @@ def infer(
         )
         n_starts, importance = (1 if smooth else n_starts), False
     elif devices is not None:
-        model, data = Sharded(model), shard(data, mesh_of(devices))
+        model, data = Sharded(cast(MarginalModel, model)), shard(data, mesh_of(devices))
         resume = _placed(resume, data.mesh)
     while True:
         example = data.example if isinstance(data, Batches) else data

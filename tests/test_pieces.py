@@ -88,7 +88,7 @@ def data_of(kind, name):
 
 
 def some_params(model, data):
-    params = model.init_params(jax.random.key(1), data)
+    params = jax.jit(model.init_params)(jax.random.key(1), data)
     theta, unravel = ravel_pytree(params)
     return unravel(theta + 0.3 * jnp.asarray(np.random.default_rng(2).normal(size=theta.size)))
 
@@ -101,9 +101,8 @@ def on_device(pieces):
     ("kind", "name"),
     [
         ("rows", "single rows"),
-        ("rows", "fewer than pieces"),
         ("linear", "fewer than pieces"),
-        *((kind, "unbalanced") for kind in ("rows", "linear", "probit", "panel", "indexed")),
+        *((kind, "unbalanced") for kind in ("rows", "probit", "panel", "indexed")),
     ],
 )
 def test_log_marginals_of_pieces_add_up_to_the_whole(kind, name):
@@ -117,23 +116,27 @@ def test_log_marginals_of_pieces_add_up_to_the_whole(kind, name):
         parts = jax.vmap(lambda piece: likelihood(params, piece))(pieces)
         return jnp.stack([likelihood(params, data), jnp.sum(parts)])
 
-    # One program: compiling is what takes time here.
-    (whole, summed), slopes = jax.jit(lambda p: (both(p), jax.jacrev(both)(p)))(params)
+    whole, summed = jax.jit(both)(params)
     np.testing.assert_allclose(summed, whole, rtol=1e-12)
-    for of_whole, of_sum in jax.tree.leaves(slopes):
-        np.testing.assert_allclose(of_sum, of_whole, rtol=1e-10, atol=1e-10)
+    if (kind, name) in (("rows", "unbalanced"), ("linear", "fewer than pieces")):
+        for of_whole, of_sum in jax.tree.leaves(jax.jit(jax.jacrev(both))(params)):
+            np.testing.assert_allclose(of_sum, of_whole, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["linear", "rows", "panel"])
 def test_a_model_starts_from_a_piece_as_from_the_whole(kind):
     model, data = model_of(kind), data_of(kind, "unbalanced")
     start = jax.vmap(lambda piece: model.init_params(jax.random.key(0), piece))
-    each = jax.vmap(lambda params: ravel_pytree(params)[0])(start(on_device(cut(data, PIECES))))
-    expected = ravel_pytree(model.init_params(jax.random.key(0), data))[0]
-    np.testing.assert_allclose(each, np.broadcast_to(expected, each.shape), rtol=1e-12)
+    each = jax.jit(start)(on_device(cut(data, PIECES)))
+    expected = jax.jit(model.init_params)(jax.random.key(0), data)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, np.broadcast_to(b, a.shape), rtol=1e-12),
+        each,
+        expected,
+    )
 
 
-@pytest.mark.parametrize("name", ["unbalanced", "fewer than pieces"])
+@pytest.mark.parametrize("name", ["unbalanced"])
 def test_log_joints_of_pieces_add_up_to_the_whole_and_absent_groups_add_nothing(name):
     model, data = model_of("rows"), data_of("rows", name)
     dealt = deal(SIZES[name], PIECES)

@@ -39,7 +39,9 @@ DRAWS_AT_ANCHOR = 4
 class Pieces(Protocol):
     """Data divided into pieces of one shape, in memory or elsewhere."""
 
-    num_pieces: int
+    @property
+    def num_pieces(self) -> int:
+        """Their number."""
 
     def piece(self, number: int) -> Data:
         """One piece, as host arrays."""
@@ -62,9 +64,9 @@ class Piece(NamedTuple):
     """What one step sees."""
 
     rows: Data
-    theta: Float[Array, " m"]
-    value: Scalar
-    slope: Float[Array, " m"]
+    theta: Any
+    value: Any
+    slope: Any
 
 
 class Subsampled(MarginalModel):
@@ -75,6 +77,11 @@ class Subsampled(MarginalModel):
 
     def _weigh(self, value: Scalar, params: Params, data: Piece) -> Scalar:
         prior = self.model.log_prior(params)
+        if prior is None:
+            raise ValueError(
+                f"batch_groups: {type(self.model).__name__} states no log_prior, so its likelihood "
+                "cannot be weighted."
+            )
         moved = ravel_pytree(params)[0] - data.theta
         return prior + self.num_pieces * (value - prior) - data.value - data.slope @ moved
 

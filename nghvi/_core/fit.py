@@ -108,7 +108,8 @@ def fit(
                 batched,
             )
             step, trace = current.step + length, _append(current.trace, info, length)
-            current = Fit(*carry, step, trace, monitor(step, trace))
+            state, tail, tail_count = carry
+            current = Fit(state, tail, tail_count, step, trace, monitor(step, trace))
             keep(current)
     return current
 
@@ -143,7 +144,7 @@ def _run_chunk(
     length: Array,
     window: Array,
     chunk: int,
-    batched: bool,
+    batched: bool = False,
 ) -> tuple[tuple, Info]:
     """``length <= chunk`` steps; a shorter last chunk runs the same program.
 

@@ -3,6 +3,7 @@
 import argparse
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> int:
     """Predictions written as rows are read, in their order."""
+    parts: Iterator[pd.DataFrame]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
         parts = (rows for _, _, rows in read_parts(chosen.data, names, ROWS_AT_ONCE))
     else:

@@ -29,12 +29,11 @@ class Moments(NamedTuple):
 class Grouped(eqx.Module):
     """Data of many groups in one of their forms; groups are kept in memory order.
 
-    Every form also has ``variance``, that of the response.
+    Every form also has ``num_groups`` and ``variance``, that of the response.
     """
 
     original_order: eqx.AbstractVar[Int[Array, " k"]]
     num_rows: eqx.AbstractVar[float]
-    num_groups: eqx.AbstractVar[int]
 
     @abc.abstractmethod
     def moments(
@@ -48,7 +47,7 @@ class Grouped(eqx.Module):
     @property
     def num_present(self) -> int | Int[Array, ""]:
         """Groups that are there: all of them but in a piece that was filled up."""
-        return self.num_groups
+        return len(self.original_order)
 
     def over_groups(self, values: Float[Array, "k *rest"]) -> Float[Array, "*rest"]:
         """Sum of values by group."""

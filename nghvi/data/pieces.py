@@ -10,7 +10,7 @@ that (variances, the centre) is the whole's.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -54,10 +54,10 @@ def deal(sizes: Int[np.ndarray, " k"], pieces: int, seed: int | None = None) -> 
         else:
             dealt[: inside.size] = rng.permutation(inside)
             turn = rng.permutation(pieces)
-        dealt = dealt.reshape(rounds, pieces)
-        dealt[1::2] = dealt[1::2, ::-1]
-        served = np.empty_like(dealt)
-        served[:, turn] = dealt
+        in_rounds = dealt.reshape(rounds, pieces)
+        in_rounds[1::2] = in_rounds[1::2, ::-1]
+        served = np.empty_like(in_rounds)
+        served[:, turn] = in_rounds
         load += np.where(served >= 0, sizes[served], 0).sum(axis=0)
         blocks.append((rounds, int(size)))
         members.append(served.T)
@@ -67,7 +67,8 @@ def deal(sizes: Int[np.ndarray, " k"], pieces: int, seed: int | None = None) -> 
 class RowsPiece(Rows):
     """Rows of some of the groups. Leaves are host arrays until they are placed on a device."""
 
-    num_rows: Float[Array, ""]
+    num_rows: Any
+    """An array, as it differs between pieces."""
     present: Bool[Array, " g"]
     whole_variance: Float[Array, ""]
 
@@ -122,7 +123,7 @@ def in_pieces(
     kept = np.flatnonzero(first[group] >= 0)
     position = first[group[kept]] + rank_within(group[kept], len(first))
 
-    def place(values: np.ndarray, blank: np.ndarray) -> np.ndarray:
+    def place(values: np.ndarray, blank: np.ndarray) -> Any:
         out = np.broadcast_to(blank, (len(members) * total, *values.shape[1:])).copy()
         out[position] = values[kept]
         return out.reshape(len(members), total, *values.shape[1:])
@@ -137,12 +138,12 @@ def in_pieces(
         original_order=_counted(members),
         blocks=dealt.blocks,
         num_rows=placed.sum(axis=1),
-        present=members >= 0,
-        whole_variance=np.full(len(members), variance),
+        present=np.asarray(members >= 0),  # type: ignore[arg-type]
+        whole_variance=np.full(len(members), variance),  # type: ignore[arg-type]
     )
 
 
-def cut(data: Grouped, pieces: int, which: Sequence[int] | None = None) -> Grouped:
+def cut(data: Any, pieces: int, which: Sequence[int] | None = None) -> Grouped:
     """Data in any form as stacked pieces, of which ``which`` (all, if None)."""
     if isinstance(data, Rows):
         return _cut_rows(data, pieces, which)
@@ -150,15 +151,18 @@ def cut(data: Grouped, pieces: int, which: Sequence[int] | None = None) -> Group
     members = deal(np.ones(data.num_groups, int), pieces).members
     members = members if which is None else members[list(which)]
 
-    def groups(values: Array, axis: int) -> np.ndarray:
+    def groups(values: Array, axis: int) -> Any:
         last = np.moveaxis(np.asarray(values), axis, 0)
         taken = np.where((members >= 0).reshape(*members.shape, *(1,) * (last.ndim - 1)), 1.0, 0.0)
         return np.moveaxis(last[members] * taken, 1, axis + 1 if axis >= 0 else axis)
 
-    def alike(values: Array) -> np.ndarray:
+    def alike(values: Array) -> Any:
         return np.broadcast_to(values, (len(members), *np.shape(values)))
 
-    share = {"square_total": alike(data.square_total / pieces), "num_rows": data.num_rows / pieces}
+    share: dict[str, Any] = {
+        "square_total": alike(data.square_total / pieces),
+        "num_rows": data.num_rows / pieces,
+    }
     order = _counted(members)
     if isinstance(data, Panel):
         return Panel(
@@ -202,6 +206,6 @@ def _cut_rows(rows: Rows, pieces: int, which: Sequence[int] | None) -> RowsPiece
     )
 
 
-def _counted(members: np.ndarray) -> np.ndarray:
+def _counted(members: np.ndarray) -> Any:
     """Groups of a piece have no order but that in memory."""
     return np.broadcast_to(np.arange(members.shape[1]), members.shape)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -68,13 +69,13 @@ class StreamedRows:
         return len(self.copy.dealt.members)
 
     @property
-    def x(self) -> np.ndarray:
+    def x(self) -> Any:
         """Inputs of the first piece: groups at random."""
         return self.piece(0).x
 
     def piece(self, number: int) -> RowsPiece:
         """One piece."""
-        records = self.copy.piece(number)
+        records: Any = self.copy.piece(number)
         present = self.copy.dealt.members[number] >= 0
         weight = records[:, -1].copy()
         x, y = self.standardised(records)
@@ -83,11 +84,11 @@ class StreamedRows:
             y=y,
             weight=weight,
             index=None,
-            original_order=np.arange(len(present)),
+            original_order=cast(Any, np.arange(len(present))),
             blocks=self.copy.dealt.blocks,
             num_rows=weight.sum(),
             present=present,
-            whole_variance=np.array(self.variance),
+            whole_variance=cast(Any, np.array(self.variance)),
         )
 
     @property
@@ -130,7 +131,7 @@ class StreamedRows:
         stack = in_pieces(Deal(blocks, members[None]), x, y, which, variance=self.variance)
         return jax.tree.map(lambda leaf: leaf[0], stack), position
 
-    def standardised(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def standardised(self, records: np.ndarray) -> tuple[Any, Any]:
         """Inputs and response of records, as the model reads them."""
         x = records[:, :-2]
         if self.intercept:

@@ -8,6 +8,7 @@ A device draws or integrates the latents of its own groups, and differentiates. 
 sum a density: its value with its gradient, m + 1 numbers, however many groups there are.
 """
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float
 
 from nghvi._core.hosts import DeviceError
-from nghvi._core.model import MarginalModel
+from nghvi._core.model import LatentModel, MarginalModel
 from nghvi._typing import Key, Latents, Params, PyTree, Scalar
 from nghvi.data.grouped import Grouped
 from nghvi.data.pieces import cut
@@ -67,9 +68,9 @@ class Shards(eqx.Module):
 def mesh_of(devices: int | str) -> Mesh:
     """``"all"`` devices, or a number of them, the same number in every process."""
     processes, there = jax.process_count(), jax.devices()
-    if devices != "all" and (isinstance(devices, bool | str) or devices < 1):
+    number = len(there) if devices == "all" else devices
+    if isinstance(number, bool) or not isinstance(number, numbers.Integral) or number < 1:
         raise DeviceError(f"devices={devices!r}: give a number >= 1, 'all' or None.")
-    number = len(there) if devices == "all" else int(devices)
     each, rest = divmod(number, processes)
     if rest or each > jax.local_device_count():
         raise DeviceError(
@@ -90,10 +91,10 @@ def shard(data: Grouped, mesh: Mesh) -> Shards:
             f"devices: data of type {type(data).__name__} cannot be divided by group; use Rows, "
             "LinearStatistics or a Panel."
         )
-    if data.num_groups < mesh.size:
+    if data.num_present < mesh.size:
         raise DeviceError(
-            f"devices={mesh.size}: there are {data.num_groups} groups only, and a device needs one "
-            "at least; ask for fewer devices."
+            f"devices={mesh.size}: there are {data.num_present} groups only, and a device needs "
+            "one at least; ask for fewer devices."
         )
     mine = [i for i, d in enumerate(mesh.devices) if d.process_index == jax.process_index()]
     spread = NamedSharding(mesh, BY_PIECE)
@@ -127,8 +128,13 @@ class Sharded(MarginalModel):
     model: MarginalModel
 
     def __check_init__(self) -> None:
-        if not isinstance(self.model, MarginalModel):
-            raise DeviceError(f"devices: {type(self.model).__name__} has no log_marginal.")
+        for name in ("log_marginal", "log_prior"):
+            stated = getattr(type(self.model), name, None)
+            if stated in (None, LatentModel.log_prior):
+                raise DeviceError(
+                    f"devices: {type(self.model).__name__} states no {name}, so its groups cannot "
+                    "be spread over devices; use devices=None."
+                )
 
     def init_params(self, key: Key, data: Shards) -> Params:
         # All pieces give the same.
@@ -235,7 +241,9 @@ def _total(
     """A density, summed over the pieces."""
 
     def local(same: tuple, split: tuple, piece: Grouped) -> Scalar:
-        return jax.lax.psum(_part(*same, split, piece, name, unravel, data.mesh.size), AXIS)
+        theta, given = same
+        part = _part(theta, given, split, piece, name, unravel, data.mesh.size)
+        return jax.lax.psum(part, AXIS)
 
     return data.each(local, (theta, given), split, EVERYWHERE)
 
@@ -253,7 +261,10 @@ def _forward(
     """Value and gradient in one sum over the devices: each takes the time of a message."""
 
     def local(same: tuple, split: tuple, piece: Grouped) -> Array:
-        value, slope = jax.value_and_grad(_part)(*same, split, piece, name, unravel, data.mesh.size)
+        theta, given = same
+        value, slope = jax.value_and_grad(_part)(
+            theta, given, split, piece, name, unravel, data.mesh.size
+        )
         return jax.lax.psum(jnp.concatenate([value[None], slope]), AXIS)
 
     both = data.each(local, (theta, given), split, EVERYWHERE)

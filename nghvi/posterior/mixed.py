@@ -127,7 +127,7 @@ class MixedPosterior(NamedTuple):
         keys = jax.random.split(jax.random.key(0), len(theta))
         settings = keys, jnp.asarray(theta), jnp.asarray(self.maps()[1])
 
-        def average(part: Data) -> tuple[np.ndarray, ...]:
+        def average(part: Data) -> tuple:
             if isinstance(part, StreamedRows):
                 return part.by_group(lambda piece: _average_moments(self.model, piece, *settings))
             return _average_moments(self.model, part, *settings)

@@ -1,0 +1,74 @@
+"""A process of tests/test_spread.py: ``python -m tests.spread_worker OUT [HOST:PORT ID NUMBER]``.
+
+Fits a linear model with its effects integrated out on all devices, keeping q after every chunk; a
+process by itself also draws the effects, for many estimates of the score.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nghvi._core.hosts import is_first, join, on_host
+from nghvi._core.score import Sampled
+from nghvi.data import Rows
+from nghvi.infer import infer
+from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.sharded import Sharded, mesh_of, shard
+from nghvi.networks import Identity
+from nghvi.priors import Priors
+from nghvi.responses import Gaussian
+
+GROUPS, DRAWS = 13, 2000
+"""Groups that do not divide by 2 or 4."""
+THETA = [0.1, 0.8, -0.2, 0.3]
+MODEL = MixedModel(Identity(2), Gaussian(), Priors(), (0,))
+
+
+def rows():
+    rng = np.random.default_rng(4)
+    group = np.repeat(np.arange(GROUPS), rng.integers(1, 9, GROUPS))
+    x = np.column_stack([np.ones(group.size), rng.normal(size=group.size)])
+    y = x @ [0.3, 1.0] + rng.normal(size=GROUPS)[group] + rng.normal(size=group.size)
+    return Rows.from_arrays(x, y, group, GROUPS)
+
+
+def fit(devices):
+    """q after every chunk, and the ELBO."""
+    trace = []
+
+    def keep(position, ends, refinements):
+        trace.append(np.concatenate(jax.tree.leaves(on_host(position.current.state.q))))
+
+    data = prepare(MODEL, rows())
+    found = infer(MODEL, data, devices=devices, keep=keep, importance=False)
+    return {"trace": np.stack(trace), "elbo": found.elbo}
+
+
+def scores(model, data):
+    """Scores of theta by drawn effects, one a key."""
+    rule, theta = Sampled(), jnp.asarray(THETA)
+
+    @jax.jit
+    def sampled(keys):
+        latents = rule.init_latents(keys[0], theta, model, data)
+        return jax.vmap(lambda key: rule(key, theta, latents, model, data)[1])(keys)
+
+    drawn = sampled(jax.random.split(jax.random.key(1), DRAWS))
+    return {"drawn": on_host(drawn)}
+
+
+def main(out, coordinator=None, process_id=0, num_processes=1):
+    if coordinator:
+        join(coordinator, int(process_id), int(num_processes))
+    mesh = mesh_of("all")
+    found = {**fit("all"), "devices": mesh.size}
+    if not coordinator:
+        found |= scores(Sharded(MODEL), shard(rows(), mesh))
+    if is_first():
+        np.savez(out, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
