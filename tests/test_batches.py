@@ -75,6 +75,13 @@ def test_the_mean_over_all_pieces_is_the_whole(rows, response):
     def of(t, piece):
         return jax.value_and_grad(lambda t: piece_model.log_marginal(unravel(t), piece))(t)
 
+    if not response.conjugate:  # effects at rest, and their prior with them
+        rest = jax.grad(lambda t: model.log_at_rest(unravel(t), rows))(theta)
+        found = [
+            jax.grad(lambda t, p=piece: piece_model.log_at_rest(unravel(t), p))(theta)
+            for piece in batches.each()
+        ]
+        np.testing.assert_allclose(np.mean(found, axis=0), rest, rtol=1e-8, atol=1e-8)
     for some in (batches, dataclasses.replace(batches, anchor=anchor)):
         found = [of(theta, piece) for piece in some.each()]
         assert len(found) == 5
@@ -224,7 +231,7 @@ def test_a_classifier_learns_from_batches_of_groups():
     fitted = nghvi.MixedClassifier("g", batch_groups=20, steps=400).fit(table, y > 0.5)
     whole = nghvi.MixedClassifier("g").fit(table, y > 0.5)
     assert np.isfinite([fitted.elbo_, fitted.elbo_se_]).all()
-    # Low rank and a bound: below the evidence, and not by much.
-    assert -5 < fitted.elbo_ - whole.log_evidence_ < 3 * fitted.elbo_se_
+    # A bound by a Gaussian of low rank: below the evidence, and not by much.
+    assert -1 < fitted.elbo_ - whole.log_evidence_ < 3 * fitted.elbo_se_
     gap = fitted.predict_proba(table)[:, 1] - whole.predict_proba(table)[:, 1]
     assert np.abs(gap).max() < 0.1

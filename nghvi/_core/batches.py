@@ -75,8 +75,10 @@ class Subsampled(MarginalModel):
     model: MarginalModel
     num_pieces: int = eqx.field(static=True)
 
-    def _weigh(self, value: Scalar, params: Params, data: Piece) -> Scalar:
-        prior = self.model.log_prior(params)
+    def _weigh(
+        self, value: Scalar, params: Params, data: Piece, prior: Scalar | None = None
+    ) -> Scalar:
+        prior = self.model.log_prior(params) if prior is None else prior
         if prior is None:
             raise ValueError(
                 f"batch_groups: {type(self.model).__name__} states no log_prior, so its likelihood "
@@ -99,7 +101,9 @@ class Subsampled(MarginalModel):
 
     def log_at_rest(self, params: Params, data: Piece) -> Scalar | None:
         value = self.model.log_at_rest(params, data.rows)
-        return None if value is None else self._weigh(value, params, data)
+        if value is None:
+            return None
+        return self._weigh(value, params, data, self.model.log_prior_at_rest(params))
 
     def init_params(self, key: Key, data: Piece) -> Params:
         return self.model.init_params(key, data.rows)

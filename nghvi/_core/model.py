@@ -80,6 +80,10 @@ class LatentModel(eqx.Module):
         """
         return None
 
+    def log_prior_at_rest(self, params: Params) -> Scalar | None:
+        """``log p(theta)`` as it stands in :meth:`log_at_rest`, which may leave out the latents'."""
+        return self.log_prior(params)
+
     def num_observations(self, data: Data) -> float:
         """How much the data tell: the recipe for networks explores in smaller steps with more."""
         return max((leaf.shape[0] for leaf in _arrays(data) if leaf.ndim), default=1)

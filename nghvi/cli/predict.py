@@ -90,7 +90,8 @@ def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) ->
     try:
         with replaced(place_of(chosen.out)) as file:
             for rows in parts:
-                found = pa.Table.from_pandas(predictions(estimator, rows, chosen.level))
+                table = predictions(estimator, rows, chosen.level)
+                found = pa.Table.from_pandas(table, preserve_index=False)
                 writer = writer or pq.ParquetWriter(file, found.schema)
                 writer.write_table(found)
             if writer is None:

@@ -7,7 +7,7 @@ import pathlib
 from nghvi.data import copying, working_copy
 from nghvi.data.errors import DataError
 from nghvi.data.frame import suggest
-from nghvi.data.parquet import Selection, column_names, files_of
+from nghvi.data.parquet import Selection, column_names, files_of, index_names
 from nghvi.data.working_copy import WorkingCopy
 
 
@@ -48,13 +48,14 @@ class GroupedDataset:
 
     def select(self, group: str, response: str, *, classes: bool) -> Selection:
         """The columns of a fit."""
-        names = column_names(files_of(self.path))
+        files = files_of(self.path)
+        names = column_names(files)
         for name, role in ((group, "group"), (response, "response")):
             if name not in names:
                 raise DataError(
                     f"{self.path}: there is no column {name!r} ({role}); {suggest(name, names)}."
                 )
-        others = (name for name in names if name not in (group, response))
+        others = (n for n in names if n not in {group, response, *index_names(files)})
         inputs = tuple(others if self.columns is None else self.columns)
         return Selection(inputs, group, response, classes)
 

@@ -72,6 +72,12 @@ def column_names(files: Sequence[pathlib.Path]) -> list[str]:
     return list(open_file(files[0]).schema_arrow.names)
 
 
+def index_names(files: Sequence[pathlib.Path]) -> set[str]:
+    """Columns that hold the index of a pandas frame, which is no input."""
+    described = open_file(files[0]).schema_arrow.pandas_metadata or {}
+    return {name for name in described.get("index_columns", []) if isinstance(name, str)}
+
+
 def read(files: Sequence[pathlib.Path], chosen: Selection) -> Iterator[Part]:
     """All rows in the order of the files, some at a time."""
     for file in files:

@@ -226,7 +226,8 @@ def _part(
     model, replicated = given
     params = unravel(theta)
     value = getattr(model, name)(params, *replicated, *split, piece)
-    return value - (1 - 1 / of) * model.log_prior(params)
+    prior = model.log_prior_at_rest if name == "log_at_rest" else model.log_prior
+    return value - (1 - 1 / of) * prior(params)
 
 
 @eqx.filter_custom_vjp
