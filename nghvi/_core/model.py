@@ -81,7 +81,7 @@ class LatentModel(eqx.Module):
         return None
 
     def log_prior_at_rest(self, params: Params) -> Scalar | None:
-        """``log p(theta)`` as it stands in :meth:`log_at_rest`, perhaps without the latents' part."""
+        """``log p(theta)`` as it stands in :meth:`log_at_rest`, maybe without the latents' part."""
         return self.log_prior(params)
 
     def num_observations(self, data: Data) -> float:

@@ -225,13 +225,11 @@ class MixedModel(MarginalModel):
     def log_at_rest(self, params: MixedParams, data: GroupedData) -> Scalar | None:
         if self.response.conjugate:
             return None  # integrating the effects costs little and shows more
-        return self._at_rest().log_marginal(params._replace(effects=jnp.zeros(0)), data)
+        without = dataclasses.replace(self, random=())
+        return without.log_marginal(params._replace(effects=jnp.zeros(0)), data)
 
     def log_prior_at_rest(self, params: MixedParams) -> Scalar:
-        return self._at_rest().log_prior(params)
-
-    def _at_rest(self) -> "MixedModel":
-        return dataclasses.replace(self, random=())
+        return dataclasses.replace(self, random=()).log_prior(params)
 
     def init_latents(self, key: Key, params: MixedParams, data: Rows) -> Float[Array, "k r"]:
         if self.gibbs is None or self.num_effects == 0:
