@@ -13,6 +13,7 @@ from nghvi import scores as scores
 from nghvi import storage as storage
 from nghvi._core.model import LatentModel as LatentModel
 from nghvi._core.model import MarginalModel as MarginalModel
+from nghvi.data.dataset import GroupedDataset as GroupedDataset
 from nghvi.data.frame import DataError as DataError
 from nghvi.estimators import MixedClassifier as MixedClassifier
 from nghvi.estimators import MixedRegressor as MixedRegressor

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -13,34 +13,28 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
-from nghvi._core.evaluate import draw, evaluate
+from nghvi._core.batches import Batches, Subsampled
+from nghvi._core.evaluate import draw, evaluate, log_targets
 from nghvi._core.hosts import Together, on_host
-from nghvi._core.model import (
-    LatentModel,
-    MarginalModel,
-    initial_theta,
-    parameter_dimension,
-    unraveller,
-)
-from nghvi._core.score import Integrated, Sampled, Score
+from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
+from nghvi.data.streamed import StreamedRows
+from nghvi.models.batched import in_batches
 from nghvi.models.sharded import Sharded, mesh_of, place_latents, shard
-from nghvi.recipes.deep import RANK, deep_recipe
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
-from nghvi.recipes.published import published_recipe
-from nghvi.recipes.run import Position, Progress, Recipe, Run, run
-from nghvi.recipes.smooth import smooth_recipe
+from nghvi.recipes.plan import METHODS as METHODS
+from nghvi.recipes.plan import PUBLISHED as PUBLISHED
+from nghvi.recipes.plan import Plan
+from nghvi.recipes.run import Position, Progress, Run, run
 from nghvi.recipes.start import value_and_score
 from nghvi.recipes.verdict import Verdict
 
-PUBLISHED = ("ng-hvi", "ng-hvi-printed", "sg-hvi")
-METHODS = ("auto", *PUBLISHED)
 SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
 COSTLY, HUGE = 20_000, 10_000_000
-LARGEST_FULL = 300
-"""Parameters up to which a smooth posterior gets a full covariance."""
+ENORMOUS, FEW = 50_000_000, 10
+"""Numbers touched by an evaluation beyond which few draws are evaluated: too few for k-hat."""
 EXACT, CLOSE_ENOUGH = 1e-6, 0.02
 """Nats between ELBO and evidence below which draws (a costly model's draws) are not corrected."""
 
@@ -106,6 +100,7 @@ def infer(
     start: Float[Array, " m"] | None = None,
     progress: Progress | None = None,
     resume: Position | None = None,
+    batch_groups: int | None = None,
     devices: int | str | None = None,
     keep: Keep = lambda position, ends, refinements: None,
 ) -> Inference:
@@ -119,8 +114,10 @@ def infer(
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
     run. ``devices``: their number, or ``"all"``, over which the groups are spread; None is one
     device, or after ``jax.distributed.initialize`` those of all processes, each of which makes the
-    same call.
-    ``keep``: called after every chunk of steps with where the run is.
+    same call. ``keep``: called after every chunk of steps with where the run is. ``batch_groups``:
+    about so many groups of ``Rows`` at a step, weighted so that gradients are unbiased, by the
+    recipe for networks. ``StreamedRows`` are always read that way, in the pieces in which they lie
+    on disk.
     """
     if latents not in ("auto", "integrate", "sample"):
         raise ValueError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
@@ -128,17 +125,25 @@ def infer(
         raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
     key, whole, refinements = jax.random.key(seed), data, 0
     mesh = mesh_of(devices)
-    if mesh is not None:
+    batched = batch_groups is not None or isinstance(data, StreamedRows)
+    if batched:
+        model, data = in_batches(
+            model, data, batch_groups, seed=seed, method=method, rank=rank, devices=devices
+        )
+        n_starts, importance = (1 if smooth else n_starts), False
+    elif mesh is not None:
         model, data = Sharded(cast(MarginalModel, model)), shard(data, mesh)
         resume = _placed(resume, mesh)
     while True:
-        size = model.evaluation_size(data)
-        batch = max(1, SIDE_BY_SIDE // max(size, 1))
-        plan = Plan(rank, method, steps, n_starts, latents, smooth, start, batch)
+        example = data.example if isinstance(data, Batches) else data
+        size = _size(model, data)
+        batch = max(1, SIDE_BY_SIDE // max(model.evaluation_size(example), 1))
+        by_newton = smooth and not batched
+        plan = Plan(rank, method, steps, n_starts, latents, by_newton, start, batch)
         # Where integrals are costly latents are drawn, and only the final evaluation integrates.
-        drawn = latents != "integrate" and _integrals_are_costly(model, data)
-        fitted = cast(MarginalModel, model).approximate() if drawn and smooth else model
-        recipe, record = _recipe(key, fitted, data, plan), partial(_record, keep, refinements)
+        drawn = by_newton and latents != "integrate" and _integrals_are_costly(model, data)
+        fitted = cast(MarginalModel, model).approximate() if drawn else model
+        recipe, record = plan.recipe(key, fitted, example), partial(_record, keep, refinements)
         done = run(recipe, key, fitted, data, progress, resume, record)
         better = _refined_if_needed(model, data, done.q) if smooth and not drawn else None
         if better is None or done.position is not None:
@@ -146,7 +151,7 @@ def infer(
         model, resume, refinements = better, None, refinements + 1
     explicit = method != "auto" or isinstance(rank, int)
     found = finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
-    if not isinstance(model, Sharded):
+    if not isinstance(model, Sharded | Subsampled):
         return found
     # Predictions need no other process.
     q, done = on_host((found.q, found.run))
@@ -166,68 +171,29 @@ def _record(keep: Keep, refinements: int, position: Position, ends: bool) -> Non
     keep(position, ends, refinements)
 
 
-class Plan(NamedTuple):
-    """What the caller asked for."""
-
-    rank: int | str
-    method: str
-    steps: int | None
-    n_starts: int | str
-    latents: str
-    smooth: bool
-    start: Array | None
-    batch: int
-
-
-def _recipe(key: Key, model: LatentModel, data: Data, plan: Plan) -> Recipe:
-    rank, method = plan.rank, plan.method
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: choose one of {', '.join(map(repr, METHODS))}.")
-    if isinstance(rank, bool) or not (
-        (isinstance(rank, int) and rank >= 0) or rank in ("auto", "full")
-    ):
-        raise ValueError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")
-    number = None if isinstance(rank, str) else int(rank)
-    exact = isinstance(model, MarginalModel) and (
-        model.marginal_is_exact or plan.latents == "integrate"
-    )
-    score: Score = Integrated() if exact and plan.latents != "sample" else Sampled()
-    if method != "auto":
-        theta = initial_theta(key, model, data) if plan.start is None else plan.start
-        published = Integrated() if plan.latents == "integrate" else Sampled(moving=False)
-        rank = RANK if number is None else number
-        return published_recipe(method, theta, rank, plan.steps or 3000, score=published)
-    dim = parameter_dimension(model, data)
-    if plan.smooth and dim <= LARGEST_FULL:
-        return smooth_recipe(model, score, number, plan.batch)
-    if rank == "full":
-        raise ValueError(
-            f"rank='full' with a network or {dim} parameters: give a number of factors."
-        )
-    if isinstance(model, MarginalModel) and not model.integration_is_cheap:
-        score = score if plan.latents == "integrate" else Sampled()
-    starts = None if isinstance(plan.n_starts, str) else plan.n_starts
-    number = RANK if number is None else number
-    return deep_recipe(model, data, score, number, plan.steps, starts)
-
-
 def _integrals_are_costly(model: LatentModel, data: Data) -> bool:
     """Whether an evaluation of the exact marginal takes seconds."""
     return (
         isinstance(model, MarginalModel)
         and not model.integration_is_cheap
-        and model.evaluation_size(data) > HUGE
+        and _size(model, data) > HUGE
     )
 
 
-def _refined_if_needed(model: LatentModel, data: Data, q: Variational) -> MarginalModel | None:
+M = TypeVar("M", bound=LatentModel)
+
+
+def _refined_if_needed(model: M, data: Data, q: Variational) -> M | None:
     """The refined model, if it disagrees with the present one at the result."""
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         return None
     better = model.refined()
     if better is model or better == model:
         return None
-    now, then = (float(value_and_score(m, data, q.centre)[0]) for m in (model, better))
+    if isinstance(data, Batches):
+        now, then = (log_targets(m, data, np.asarray(q.centre)[None])[0] for m in (model, better))
+    else:
+        now, then = (float(value_and_score(m, data, q.centre)[0]) for m in (model, better))
     return better if abs(now - then) > 0.01 else None
 
 
@@ -240,9 +206,11 @@ def finish(
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         pool = Pool.plain(draw(key_pool, done.q, 4000)[0])
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
-    slow = not model.integration_is_cheap or model.evaluation_size(data) > HUGE
+    slow = not model.integration_is_cheap or _size(model, data) > HUGE
     draws = 50 if costly and slow else 250 if costly else 2000
     correct = correct and not _integrals_are_costly(model, data)
+    if _size(model, data) > ENORMOUS:
+        draws = FEW
     found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch)
     if not np.isfinite(found.elbo):
         lost = int(np.sum(~np.isfinite(found.log_ratio)))
@@ -267,8 +235,14 @@ def finish(
         found.elbo,
         found.elbo_se,
         corrected.log_evidence,
-        pareto_shape(found.log_ratio),
+        pareto_shape(found.log_ratio) if draws > FEW else nan,
     )
+
+
+def _size(model: LatentModel, data: Data) -> int:
+    if isinstance(data, Batches):
+        return data.pieces.num_pieces * model.evaluation_size(data.example)
+    return model.evaluation_size(data)
 
 
 def _failed(lost: int, draws: int) -> Verdict:

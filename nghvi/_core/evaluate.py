@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import logsumexp
 
+from nghvi._core.batches import Batches
 from nghvi._core.draws import flat_normal
 from nghvi._core.model import MarginalModel, unraveller
 from nghvi._core.variational import Variational
@@ -64,7 +65,14 @@ def _log_targets(
 def log_targets(
     model: MarginalModel, data: Data, theta: np.ndarray, batch: int | None = None
 ) -> np.ndarray:
-    """log p(y, theta) at every row; -inf where it is not a number. One program for any count."""
+    """log p(y, theta) at every row; -inf where it is not a number. One program for any count.
+
+    Of :class:`Batches` the mean over all pieces is taken, which is the density of all the data.
+    """
+    if isinstance(data, Batches):
+        at = jnp.asarray(theta)
+        total = sum(np.asarray(_log_targets(model, p, at, batch or BATCH)) for p in data.each())
+        return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
     padded = -(-len(theta) // BATCH) * BATCH
     filled = np.concatenate(
         [theta, np.broadcast_to(theta[:1], (padded - len(theta), theta.shape[1]))]
@@ -93,8 +101,11 @@ def evaluate(
     draws: int = 2000,
     batch: int | None = None,
 ) -> Evaluation:
-    """Evaluate q by antithetic draws."""
+    """Evaluate q by antithetic draws; their number is even, and a multiple of BATCH beyond it."""
     theta, log_q = draw(key, q, draws)
+    if draws < BATCH:
+        pairs = theta.reshape(2, -1, q.dim)[:, : draws // 2]
+        theta, log_q = pairs.reshape(-1, q.dim), log_q.reshape(2, -1)[:, : draws // 2].ravel()
     return Evaluation(theta, log_targets(model, data, theta, batch) - log_q)
 
 

@@ -4,7 +4,8 @@ The key of step t is ``fold_in(key, t)``, so neither the chunk length nor an int
 change a bit of the answer.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from typing import Generic, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from nghvi._core.batches import Batches
 from nghvi._core.hosts import beside
 from nghvi._core.hybrid import HybridVI, Info, State
 from nghvi._core.model import LatentModel
@@ -75,31 +77,47 @@ def fit(
     keep: Keep = keep_nothing,
     resume: Fit[Q] | None = None,
 ) -> Fit[Q]:
-    """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or go on with ``resume``."""
+    """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or go on with ``resume``.
+
+    With :class:`Batches` as ``data`` every step sees one piece of them.
+    """
+    batched = isinstance(data, Batches)
     if resume is None:
         key_init = jax.random.fold_in(key, num_steps)
-        state, tail = _init(algorithm, key_init, model, data, beside(q, data))
+        first = data.example if batched else data
+        state, tail = _init(algorithm, key_init, model, first, beside(q, data))
         resume = Fit(state, tail, jnp.zeros((), int), 0, None, False)
     current = beside(resume._replace(stopped=False), data)
     window = jnp.asarray(num_steps - average_last)
-    while current.step < num_steps and not current.stopped:
-        length = min(chunk, num_steps - current.step)
-        carry, info = _run_chunk(
-            algorithm,
-            model,
-            data,
-            key,
-            (current.state, current.tail, current.tail_count),
-            jnp.asarray(current.step),
-            jnp.asarray(length),
-            window,
-            chunk,
-        )
-        step, trace = current.step + length, _append(current.trace, info, length)
-        state, tail, tail_count = carry
-        current = Fit(state, tail, tail_count, step, trace, monitor(step, trace))
-        keep(current)
+    if batched:
+        chunk = min(chunk, data.at_once)
+    parts = data.chunks(current.step, num_steps, chunk) if batched else _same(data)
+    with contextlib.closing(parts):
+        while current.step < num_steps and not current.stopped:
+            length = min(chunk, num_steps - current.step)
+            carry, info = _run_chunk(
+                algorithm,
+                model,
+                next(parts),
+                key,
+                (current.state, current.tail, current.tail_count),
+                jnp.asarray(current.step),
+                jnp.asarray(length),
+                window,
+                chunk,
+                batched,
+            )
+            step, trace = current.step + length, _append(current.trace, info, length)
+            state, tail, tail_count = carry
+            current = Fit(state, tail, tail_count, step, trace, monitor(step, trace))
+            keep(current)
     return current
+
+
+def _same(data: Data) -> Generator[Data]:
+    """All data at every step."""
+    while True:
+        yield data
 
 
 def _append(trace: Info | None, info: Info, length: int) -> Info:
@@ -126,12 +144,17 @@ def _run_chunk(
     length: Array,
     window: Array,
     chunk: int,
+    batched: bool = False,
 ) -> tuple[tuple, Info]:
-    """``length <= chunk`` steps; a shorter last chunk runs the same program."""
+    """``length <= chunk`` steps; a shorter last chunk runs the same program.
+
+    ``batched``: data have a leading axis, one entry a step.
+    """
 
     def step(carry: tuple, t: Array) -> tuple[tuple, Info]:
         state, tail, tail_count = carry
-        state, info = algorithm.step(jax.random.fold_in(key, t), state, model, data)
+        seen = jax.tree.map(lambda leaf: leaf[t - start], data) if batched else data
+        state, info = algorithm.step(jax.random.fold_in(key, t), state, model, seen)
         inside = t >= window
         tail = jax.tree.map(lambda a, b: a + jnp.where(inside, b, 0.0), tail, state.q)
         return (state, tail, tail_count + inside), info

@@ -32,8 +32,10 @@ def unpack_lower(packed: Float[Array, " free"], rows: int, columns: int) -> Floa
     # Only the first rows are a triangle; a scatter of all the others is slow on a CPU.
     top = min(rows, columns)
     index = _lower_indices(top, columns)
-    triangle = jnp.zeros((top, columns), packed.dtype).at[index].set(
-        packed[: index[0].size], unique_indices=True
+    triangle = (
+        jnp.zeros((top, columns), packed.dtype)
+        .at[index]
+        .set(packed[: index[0].size], unique_indices=True)
     )
     return jnp.concatenate([triangle, packed[index[0].size :].reshape(-1, columns)])
 

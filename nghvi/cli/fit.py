@@ -20,7 +20,7 @@ from nghvi.cli.parts import (
     writing,
 )
 from nghvi.cli.summary import findings, shown
-from nghvi.cli.tables import check_cells, check_column, place, read_table
+from nghvi.cli.tables import PARQUET, check_cells, check_column, place, read_table
 from nghvi.formula import parse, variables
 from nghvi.responses import RESPONSES
 
@@ -29,6 +29,7 @@ nghvi fit pupils.csv --formula "score ~ ses + sector * sex + (1 + ses | school)"
 nghvi fit pupils.csv --target score --group school --random intercept,ses --out run
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep --resume
+nghvi fit big.parquet --target profit --group firm --hidden 32,16 --batch-groups auto --out big
 nghvi fit firms.parquet --target profit --group firm --out run --checkpoint kept --every 600
 nghvi fit firms.parquet --target profit --group firm --out run \\
     --coordinator first-host:5000 --num-processes 2 --process-id 0   # and 1 on the other host"""
@@ -39,7 +40,9 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands, "fit", run, "fit a mixed model to a CSV or Parquet file", EXAMPLES
     )
-    parser.add_argument("data", type=pathlib.Path, help="table, .csv or .parquet")
+    parser.add_argument(
+        "data", type=pathlib.Path, help="table, .csv or .parquet, or a folder of Parquet files"
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--formula", help="model formula, such as 'y ~ x + (1 + x | group)'")
     what.add_argument("--target", help="column of the response; all others are inputs")
@@ -51,6 +54,13 @@ def add(commands: Commands) -> None:
     parser.add_argument("--response", choices=sorted(RESPONSES), default="gaussian")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="of a network or another method")
+    parser.add_argument(
+        "--batch-groups",
+        type=_batch,
+        metavar="N",
+        help="groups at a step, or auto; Parquet (with --target) is then read from disk as the fit "
+        "goes on, however large it is",
+    )
     parser.add_argument("--method", default="auto", help="auto, or a method for comparison")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory of the run")
     parser.add_argument("--force", action="store_true", help="replace the run in --out")
@@ -64,11 +74,12 @@ def run(chosen: argparse.Namespace) -> int:
     """Fit or resume, save, report; exit code."""
     if chosen.formula is not None and (chosen.group or chosen.random):
         raise UsageError("--group and --random go with --target; the formula says both.")
+    on_disk = _stays_on_disk(chosen)
     spread.join_others(chosen)
-    table = read_table(chosen.data)
-    if len(table) < 2:
+    table = None if on_disk else read_table(chosen.data)
+    if table is not None and len(table) < 2:
         raise UsageError(f"{chosen.data}: there is one row only; a fit needs more.")
-    asked = _asked(chosen)
+    asked = _asked(chosen, on_disk)
     # A run with checkpoints goes on from those.
     resume = chosen.resume and chosen.checkpoint is None
     if resume:
@@ -85,7 +96,18 @@ def run(chosen: argparse.Namespace) -> int:
     return _report(chosen, estimator)
 
 
-def _asked(chosen: argparse.Namespace) -> dict[str, Any]:
+def _stays_on_disk(chosen: argparse.Namespace) -> bool:
+    """Whether the rows are read piece by piece."""
+    parquet = chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET
+    if chosen.data.is_dir() and chosen.formula:
+        raise UsageError(
+            f"{chosen.data}: a folder is read from disk, and --formula needs its table in memory; "
+            "use --target and --group."
+        )
+    return chosen.data.is_dir() or (parquet and not chosen.formula and bool(chosen.batch_groups))
+
+
+def _asked(chosen: argparse.Namespace, on_disk: bool) -> dict[str, Any]:
     """What decides the result."""
     names = (
         "formula",
@@ -97,22 +119,30 @@ def _asked(chosen: argparse.Namespace) -> dict[str, Any]:
         "seed",
         "steps",
         "method",
+        "batch_groups",
     )
     given = {name: getattr(chosen, name) for name in names}
-    return {"data": chosen.data.name, "sha256": rundir.fingerprint(chosen.data), **given}
+    known_by = rundir.seen_from_outside if on_disk else rundir.fingerprint
+    return {"data": chosen.data.name, "sha256": known_by(chosen.data), **given}
 
 
-def _fit(chosen: argparse.Namespace, table: pd.DataFrame) -> Any:
+def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None) -> Any:
     settings = {
         "random_state": chosen.seed,
         "steps": chosen.steps,
         "method": chosen.method,
         "hidden": chosen.hidden,
         "response": chosen.response,
+        "batch_groups": chosen.batch_groups,
         "devices": chosen.devices,
         "verbose": not chosen.quiet,
     }
     kept = {"checkpoint": chosen.checkpoint, "every": chosen.every}
+    kind = nghvi.MixedClassifier if RESPONSES[chosen.response].binary else nghvi.MixedRegressor
+    random = chosen.random or "auto"
+    if table is None:
+        rows = nghvi.GroupedDataset(chosen.data, workdir=chosen.out / rundir.ROWS)
+        return kind(chosen.group, random=random, **settings).fit(rows, chosen.target, **kept)
     if chosen.formula is not None:
         syntax = parse(chosen.formula)
         used = list(variables(chosen.formula))
@@ -126,8 +156,6 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame) -> Any:
         check_column(chosen.data, table, chosen.group, "--group")
     check_cells(chosen.data, table, [chosen.group])
     _check_response(chosen, table, chosen.target)
-    kind = nghvi.MixedClassifier if RESPONSES[chosen.response].binary else nghvi.MixedRegressor
-    random = chosen.random or "auto"
     inputs = table.drop(columns=chosen.target)
     for name in inputs.columns.drop([chosen.group] if chosen.group else []):
         if str(name).startswith("Unnamed: "):  # pandas' word for a column without a name
@@ -172,6 +200,10 @@ def _report(chosen: argparse.Namespace, estimator: Any) -> int:
 
 def _random(text: str) -> Any:
     return text if text in ("intercept", "all", "auto") else text.split(",")
+
+
+def _batch(text: str) -> Any:
+    return text if text == "auto" else int(text)
 
 
 def _widths(text: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import argparse
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,17 @@ import pandas as pd
 
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, UsageError, add_command, as_json, writing
-from nghvi.cli.tables import check_cells, check_column, read_table
+from nghvi.cli.tables import PARQUET, check_cells, check_column, read_parts, read_table
 from nghvi.data.frame import encode_groups, read_labels
 from nghvi.posterior.predictive import predictor_draws
-from nghvi.storage.replace import replaced
+from nghvi.storage.replace import place_of, replaced
 
 DRAWS = 1000
+ROWS_AT_ONCE = 20_000
 EXAMPLES = """\
 nghvi predict run new.csv -o predictions.csv
-nghvi predict run new.csv --level 0.5 > predictions.csv"""
+nghvi predict run new.csv --level 0.5 > predictions.csv
+nghvi predict run new.parquet -o predictions.parquet"""
 
 
 def add(commands: Commands) -> None:
@@ -27,8 +30,16 @@ def add(commands: Commands) -> None:
         commands, "predict", run, "predict the rows of a CSV or Parquet file", EXAMPLES
     )
     parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
-    parser.add_argument("data", type=pathlib.Path, help="table, .csv or .parquet")
-    parser.add_argument("-o", "--out", type=pathlib.Path, help="CSV to write; otherwise printed")
+    parser.add_argument(
+        "data", type=pathlib.Path, help="table, .csv or .parquet, or a folder of Parquet files"
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=pathlib.Path,
+        help="CSV to write, or .parquet, which reads Parquet a few rows at a time; otherwise "
+        "printed as CSV",
+    )
     parser.add_argument("--level", type=float, default=0.9, help="probability of the interval")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("--json", action="store_true", help="print the predictions as JSON")
@@ -40,9 +51,14 @@ def run(chosen: argparse.Namespace) -> int:
         raise UsageError(f"{chosen.out}: it exists; choose another -o, or --force to replace it.")
     if not 0 < chosen.level < 1:
         raise UsageError(f"--level {chosen.level}: give a probability between 0 and 1.")
+    to_parquet = chosen.out is not None and chosen.out.suffix.lower() in PARQUET
+    if chosen.data.is_dir() and not to_parquet:
+        raise UsageError(f"{chosen.data}: predictions of a folder are Parquet; give -o *.parquet.")
     estimator = rundir.load(chosen.run_directory)
-    rows = read_table(chosen.data)
     names = [str(name) for name in estimator.feature_names_in_]
+    if to_parquet:
+        return _to_parquet(chosen, estimator, names)
+    rows = read_table(chosen.data)
     for name in names:
         check_column(chosen.data, rows, name, "an input of the model")
     check_cells(chosen.data, rows[names], [estimator.group])
@@ -56,6 +72,35 @@ def run(chosen: argparse.Namespace) -> int:
             print(f"wrote {len(predicted)} rows to {chosen.out}")
     elif not chosen.json:
         predicted.to_csv(sys.stdout, index=False)
+    return 0
+
+
+def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> int:
+    """Predictions written as rows are read, in their order."""
+    parts: Iterator[pd.DataFrame]
+    if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
+        parts = (
+            rows for _, _, rows in read_parts(chosen.data, names, [estimator.group], ROWS_AT_ONCE)
+        )
+    else:
+        whole = read_table(chosen.data)
+        for name in names:
+            check_column(chosen.data, whole, name, "an input of the model")
+        check_cells(chosen.data, whole[names], [estimator.group])
+        parts = iter([whole[names]])
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    with writing(chosen.out, "-o"), replaced(place_of(chosen.out)) as file:
+        for rows in parts:
+            table = predictions(estimator, rows, chosen.level)
+            written = pa.Table.from_pandas(table, preserve_index=False)
+            writer = writer or pq.ParquetWriter(file, written.schema)
+            writer.write_table(written)
+        if writer is None:
+            raise UsageError(f"{chosen.data}: there are names but no rows.")
+        writer.close()
     return 0
 
 

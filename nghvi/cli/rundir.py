@@ -1,5 +1,6 @@
 """The directory of a run: the model, its summary, and what was asked for."""
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -10,9 +11,13 @@ from typing import Any
 
 import nghvi
 from nghvi.cli.parts import UsageError, as_json, writing
+from nghvi.data import parquet
+from nghvi.data.streamed import StreamedRows
 from nghvi.storage.replace import replaced
 
 MODEL, SUMMARY, SETTINGS = "model.nghvi", "summary.csv", "settings.json"
+ROWS = "rows"
+"""Working copy of rows that stay on disk."""
 LIBRARIES = ("jax", "numpy", "pandas", "formulaic")
 
 
@@ -47,7 +52,13 @@ def load(out: pathlib.Path) -> Any:
     """The fitted estimator of a run."""
     if not (out / MODEL).is_file():
         raise UsageError(f"{out}: there is no run (no {MODEL}); give the --out of 'nghvi fit'.")
-    return nghvi.load(out / MODEL)
+    estimator = nghvi.load(out / MODEL)
+    inference = estimator.posterior_.inference
+    if isinstance(inference.data, StreamedRows):  # the run may have been moved since
+        data = dataclasses.replace(inference.data, directory=str((out / ROWS).absolute()))
+        inference = dataclasses.replace(inference, data=data)
+        estimator.posterior_ = estimator.posterior_._replace(inference=inference)
+    return estimator
 
 
 def settings_of(out: pathlib.Path) -> dict[str, Any]:
@@ -89,6 +100,11 @@ def table_of(out: pathlib.Path) -> pathlib.Path:
     if found != settings["asked"].get("sha256"):
         raise UsageError(f"{path}: the table has changed since the fit")
     return path
+
+
+def seen_from_outside(path: pathlib.Path) -> str:
+    """Tells whether Parquet files are the same as far as names, sizes and times tell."""
+    return hashlib.sha256(as_json(parquet.fingerprint(parquet.files_of(path))).encode()).hexdigest()
 
 
 def fingerprint(path: pathlib.Path) -> str:

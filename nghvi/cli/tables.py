@@ -4,15 +4,16 @@ import csv
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
 
 from nghvi.cli.parts import UsageError, one_line
+from nghvi.data import parquet
 from nghvi.data.frame import suggest
 
-PARQUET = (".parquet", ".pq")
+PARQUET = parquet.SUFFIXES
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 MEASURED, FEW, MOSTLY = 20, 4, 0.5
 """A column is no category if it has more different whole numbers than the first, or more than the
@@ -47,6 +48,23 @@ def read_table(path: pathlib.Path) -> pd.DataFrame:
     return table
 
 
+def read_parts(
+    path: pathlib.Path, names: list[str], labels: Iterable[str | None], size: int
+) -> Iterator[tuple[pathlib.Path, int, pd.DataFrame]]:
+    """Some rows of Parquet files at a time: the file, how many rows came before, the rows."""
+    for file in parquet.files_of(path):
+        source, before = parquet.open_file(file), 0
+        for name in names:
+            if name not in source.schema_arrow.names:
+                known = suggest(name, source.schema_arrow.names)
+                raise UsageError(f"{file}: there is no column {name!r}; {known}.")
+        for batch in source.iter_batches(size, columns=names):
+            rows = batch.to_pandas()
+            check_cells(file, rows, labels, before)
+            yield file, before, rows
+            before += len(rows)
+
+
 def check_column(path: pathlib.Path, table: pd.DataFrame, name: str, flag: str) -> None:
     """A column that an argument names."""
     if name not in table.columns:
@@ -54,14 +72,27 @@ def check_column(path: pathlib.Path, table: pd.DataFrame, name: str, flag: str) 
         raise UsageError(f"{path}: there is no column {name!r} ({flag}); {known}.")
 
 
-def check_cells(path: pathlib.Path, table: pd.DataFrame, labels: Iterable[str | None]) -> None:
-    """No empty cells, no infinite numbers, and no stray words except in columns of labels."""
+def check_cells(
+    path: pathlib.Path, table: pd.DataFrame, labels: Iterable[str | None], before: int = 0
+) -> None:
+    """No empty cells, no infinite numbers, and no stray words except in columns of labels.
+
+    ``before``: rows of the file before these.
+    """
+
+    def complain(column: pd.Series, bad: pd.Series, problem: str, remedy: str) -> None:
+        if bad.any():
+            where, total = place(path, before + int(bad.to_numpy().argmax())), int(bad.sum())
+            raise UsageError(
+                f"{where}: column {column.name!r} {problem} there ({total} in all); {remedy}."
+            )
+
     for name in table.columns:
         column = table[name]
-        _complain(path, column, column.isna(), "has no value", "fill the cells in or drop the rows")
+        complain(column, column.isna(), "has no value", "fill the cells in or drop the rows")
         if pd.api.types.is_numeric_dtype(column):
             infinite = pd.Series(np.isinf(column.to_numpy(float)))
-            _complain(path, column, infinite, "is infinite", "correct the cells or drop the rows")
+            complain(column, infinite, "is infinite", "correct the cells or drop the rows")
         elif name not in labels:
             _check_words(path, column)
 
@@ -124,15 +155,6 @@ def _undecodable_line(path: pathlib.Path) -> int:
     except UnicodeDecodeError as error:
         return content.count(b"\n", 0, error.start) + 1
     return 1
-
-
-def _complain(
-    path: pathlib.Path, column: pd.Series, bad: pd.Series, problem: str, remedy: str
-) -> None:
-    if bad.any():
-        where = place(path, int(bad.to_numpy().argmax()))
-        total = f"{int(bad.sum())} in all"
-        raise UsageError(f"{where}: column {column.name!r} {problem} there ({total}); {remedy}.")
 
 
 def _check_words(path: pathlib.Path, column: pd.Series) -> None:

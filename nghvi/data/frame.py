@@ -15,11 +15,9 @@ import pandas as pd
 from scipy.sparse import issparse
 from sklearn.exceptions import DataConversionWarning
 
+from nghvi.data.errors import DataError as DataError
+
 Column = str | int
-
-
-class DataError(ValueError):
-    """The data cannot be used; the message names the column and the remedy."""
 
 
 class ColumnTypeError(DataError, TypeError):

@@ -1,6 +1,6 @@
 """A linear model's rows reduced to cross products: cost no longer depends on their number."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -30,11 +30,14 @@ class LinearStatistics(Grouped):
     num_groups: int = eqx.field(static=True)
 
     @staticmethod
-    def from_rows(rows: Rows, random: tuple[int, ...]) -> "LinearStatistics":
-        """Reduce rows whose features are their own columns."""
+    def from_rows(
+        rows: Rows, random: tuple[int, ...], centre: np.ndarray | None = None
+    ) -> "LinearStatistics":
+        """Reduce rows whose features are their own columns; ``centre``: a fit, if there is one."""
         x, y, codes, weight = rows.observations()
-        root = np.sqrt(weight)
-        centre = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
+        if centre is None:
+            root = np.sqrt(weight)
+            centre = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
         residual = y - x @ centre
         sizes = np.bincount(codes, minlength=rows.num_groups)
         starts = np.cumsum(sizes) - sizes
@@ -64,8 +67,44 @@ class LinearStatistics(Grouped):
             effects_design=jnp.asarray(design),
             effects_cross=jnp.asarray(cross),
             original_order=rows.original_order,
-            num_rows=rows.num_rows,
+            num_rows=float(rows.num_rows),
             num_groups=rows.num_groups,
+        )
+
+    @staticmethod
+    def from_pieces(
+        pieces: Callable[[], Iterable[Rows]],
+        members: Int[np.ndarray, "p g"],
+        random: tuple[int, ...],
+    ) -> "LinearStatistics":
+        """The same from pieces that are read twice, one at a time.
+
+        ``members``: the code of each group of each piece, -1 where absent.
+        """
+        gram, cross, num_rows = 0.0, 0.0, 0.0
+        for piece in pieces():
+            x, y, _, weight = piece.observations()
+            gram, cross = gram + (weight[:, None] * x).T @ x, cross + (weight * y) @ x
+            num_rows += float(weight.sum())
+            variance = piece.variance
+        centre = np.linalg.lstsq(gram, cross, rcond=None)[0]
+        num_groups = int(members.max()) + 1
+        totals = {"gram_total": 0.0, "cross_total": 0.0, "square_total": 0.0}
+        r, q = len(random), len(centre)
+        shapes = {"effects_gram": (r, r), "effects_design": (r, q), "effects_cross": (r,)}
+        by_group = {name: np.zeros((*shape, num_groups)) for name, shape in shapes.items()}
+        for codes, piece in zip(members, pieces(), strict=True):
+            part = LinearStatistics.from_rows(piece, random, centre)
+            totals = {name: total + getattr(part, name) for name, total in totals.items()}
+            for name, whole in by_group.items():
+                whole[..., codes[codes >= 0]] = np.asarray(getattr(part, name))[..., codes >= 0]
+        return LinearStatistics(
+            centre=jnp.asarray(centre),
+            variance=jnp.asarray(variance),
+            original_order=jnp.arange(num_groups),
+            num_rows=num_rows,
+            num_groups=num_groups,
+            **{name: jnp.asarray(values) for name, values in (totals | by_group).items()},
         )
 
     @property

@@ -18,34 +18,25 @@ from nghvi.estimators.checkpoints import Kept, with_checkpoints
 from nghvi.estimators.checks import Checks
 from nghvi.estimators.choices import (
     check_counts,
-    check_known_coef,
-    check_method,
     check_runs,
     check_stops,
-    choose_priors,
+    choose_batch_groups,
     choose_scaling,
-    choose_trunk,
-    is_deep,
 )
-from nghvi.estimators.design import (
-    add_intercept,
-    random_columns,
-    rows_of_known_groups,
-    warn_about_design,
-)
+from nghvi.estimators.design import add_intercept, rows_of_known_groups, warn_about_design
 from nghvi.estimators.progress import FitProgress
+from nghvi.estimators.structure import Structure
 from nghvi.infer import PUBLISHED, Inference, infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
-from nghvi.posterior.mixed import MixedPosterior, Named
+from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.scaling import Scaling
 from nghvi.priors import Priors
 from nghvi.recipes.run import Position
 from nghvi.storage import save
 
 PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
-INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class MixedEstimator(Checks):
@@ -71,6 +62,7 @@ class MixedEstimator(Checks):
         n_starts: int | str = "auto",
         latents: str = "auto",
         importance: bool = True,
+        batch_groups: int | str | None = None,
         random_state: Any = None,
         devices: int | str | None = None,
         verbose: bool = False,
@@ -92,6 +84,7 @@ class MixedEstimator(Checks):
         self.n_starts = n_starts
         self.latents = latents
         self.importance = importance
+        self.batch_groups = batch_groups
         self.random_state = random_state
         self.devices = devices
         self.verbose = verbose
@@ -116,36 +109,34 @@ class MixedEstimator(Checks):
         elif hasattr(self, "feature_names_in_"):  # of an earlier fit
             del self.feature_names_in_
         weight = None if counts is None else read_counts(counts, len(y))
-        check_counts(steps=self.steps, n_starts=self.n_starts)
-        check_method(self.method)
+        by_formula = self.formula is not None
+        structure = Structure.of(
+            self,
+            table.names,
+            known_coef=self.formula_.known_coef if by_formula else (),
+            random=self.formula_.random if by_formula else self.random,
+        )
+        deep, random, known_coef = structure.deep, structure.random, structure.known_coef
+        x = add_intercept(table, self.fit_intercept and not deep)
         check_runs(self.method, devices=self.devices, checkpoint=kept)
-        deep, priors = is_deep(self.hidden, self.trunk), choose_priors(self.priors, self.covariance)
-        x, features = add_intercept(table, self.fit_intercept and not deep)
-        if x.shape[1] == 0:
-            raise DataError("there is no input column and no intercept: nothing to fit.")
         codes, self.groups_ = self._encode(table)
-        trunk = choose_trunk(x.shape[1], self.hidden, self.activation, self.trunk)
-        if deep:
-            features = ("intercept", *(f"h{j}" for j in range(1, trunk.num_features)))
-        known_coef = () if self.formula is None else self.formula_.known_coef
-        check_known_coef(known_coef, self.method, deep)
-        chosen = self.random if self.formula is None or deep else self.formula_.random
-        random = random_columns(chosen, features, grouped=self.group is not None, deep=deep)
         num_fixed = x.shape[1] - len(known_coef)
         if not deep:
-            warn_about_design(x[:, :num_fixed], features[:num_fixed], codes, random)
+            warn_about_design(x[:, :num_fixed], structure.features[:num_fixed], codes, random)
         self._inputs = table.names
-        self.input_quantiles_ = pd.DataFrame(
-            np.quantile(table.values, INPUT_QUANTILES, axis=0),
-            index=pd.Index(INPUT_QUANTILES, name="quantile"),
-            columns=list(table.names),
-        )
+        self.input_quantiles_ = tables.quantile_table(table.values, table.names)
         response.check(y if weight is None else y[weight > 0])
         scaling = Scaling.none(x.shape[1])
         if self.standardize:
             measured = response.typical(y - x[:, num_fixed:] @ known_coef)
             scaling = choose_scaling(
-                x, measured, weight, random, priors, fit_intercept=self.fit_intercept, deep=deep
+                x,
+                measured,
+                weight,
+                random,
+                structure.priors,
+                fit_intercept=self.fit_intercept,
+                deep=deep,
             ).in_units_of_response(np.flatnonzero((*np.zeros(num_fixed), *known_coef)))
         rows = Rows.from_arrays(
             scaling.apply(x),
@@ -156,22 +147,19 @@ class MixedEstimator(Checks):
         )
         if self.method != "auto" and counts is not None:
             raise DataError("counts need method='auto': other methods go row by row.")
+        sums_suffice = response.conjugate and not deep
+        self._batch_groups = choose_batch_groups(self.batch_groups, rows, self.method, sums_suffice)
         published = self.method in PUBLISHED
         # Gibbs draws every observation's own number; its many cheap steps suit a network's.
         sweeps = PUBLISHED_SWEEPS if published else DEEP_SWEEPS
-        own_network = deep and self.method == "auto"
+        own_network = deep and self.method == "auto" and self._batch_groups is None
         gibbs = not response.conjugate and counts is None and (published or own_network)
-        model = MixedModel(
-            trunk, response, priors, random, sweeps if gibbs else None, known_coef=known_coef
-        )
+        model = structure.model(response, sweeps if gibbs else None)
         by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling, deep)
-        data = rows if by_row else prepare(model, rows)
+        data = rows if by_row or self._batch_groups else prepare(model, rows)
         inference = self._infer(model, data, scaling, deep, held_out=held_out, kept=kept)
-        effects = tuple(features[j] for j in random)
-        fixed = features[: len(features) - len(known_coef)]
-        names = Named(fixed, effects, self.groups_)
-        self.posterior_ = MixedPosterior(inference, scaling, names)
+        self.posterior_ = MixedPosterior(inference, scaling, structure.named(self.groups_))
         self._publish(inference, time.perf_counter() - begun)
         return self
 
@@ -199,7 +187,7 @@ class MixedEstimator(Checks):
         table, y = self._read(*validation)
         table = tables.align(table, self._inputs) if table.named else table
         y = self._response_values(y)
-        x, _ = add_intercept(table, self.fit_intercept and not deep)
+        x = add_intercept(table, self.fit_intercept and not deep)
         x, y = scaling.apply(x), scaling.apply_response(y)
         return rows_of_known_groups(x, y, table.group, self.groups_)
 
@@ -228,6 +216,7 @@ class MixedEstimator(Checks):
             "smooth": not deep,
             "importance": self.importance,
             "resume": resume,
+            "batch_groups": self._batch_groups,
             "devices": self.devices,
         }
         if kept is not None:

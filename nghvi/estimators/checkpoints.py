@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 
 from nghvi._typing import Data
 from nghvi.data.frame import DataError
+from nghvi.data.streamed import StreamedRows
 from nghvi.models.mixed import MixedModel
 from nghvi.models.sharded import mesh_of
 from nghvi.storage.checkpoints import Checkpoints
@@ -61,6 +62,7 @@ def _checkpoints_of(
         )
     facts = {name: repr(value) for name, value in settings.items() if name not in NO_MATTER}
     mesh = mesh_of(settings["devices"])
+    seen = data.facts if isinstance(data, StreamedRows) else data
     return Checkpoints(
         kept.directory,
         {
@@ -69,7 +71,7 @@ def _checkpoints_of(
             "devices": str(1 if mesh is None else mesh.size),
             "number of rows": str(data.num_rows),
             "number of groups": str(data.num_groups),
-            "sha256 of data and model": _fingerprint((data, model)),
+            "sha256 of data and model": _fingerprint((seen, model)),
             "nghvi version": library_version(),
         },
         kept.every,

@@ -8,7 +8,10 @@ import numpy as np
 
 from nghvi._core.response import Response
 from nghvi.baselines import BASELINES, STOPPED_BY_VALIDATION
+from nghvi.data import Rows
 from nghvi.data.frame import DataError
+from nghvi.data.panel import WORTHWHILE, distinct_rows
+from nghvi.data.working_copy import ROWS_A_PIECE
 from nghvi.estimators.design import centred_columns
 from nghvi.infer import METHODS
 from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk, as_trunk
@@ -16,6 +19,8 @@ from nghvi.posterior.scaling import Scaling
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.responses import RESPONSES
 
+FEWEST_PIECES = 4
+"""Into fewer, data are not divided unless asked to: a step would hardly cost less."""
 COVARIANCES = ("auto", "full", "diagonal")
 
 
@@ -127,6 +132,37 @@ def choose_response(name: str, default: str, *, binary: bool, owner: str, other:
     return RESPONSES[chosen]()
 
 
+def choose_batch_groups(setting: Any, rows: Rows, method: str, sums_suffice: bool) -> int | None:
+    """Groups at a step; None for all of them, as where sums over rows are taken once for all."""
+    if setting is None or (method != "auto" and setting == "auto"):
+        return None
+    if method != "auto":
+        raise DataError(
+            f"batch_groups={setting!r} with method={method!r}: only method='auto' takes some "
+            "groups at a step."
+        )
+    if sums_suffice:
+        return None
+    if setting != "auto":
+        return int(setting) if setting < rows.num_groups else None
+    pieces = round(rows.num_rows / ROWS_A_PIECE)
+    if pieces < FEWEST_PIECES:
+        return None
+    if WORTHWHILE * len(distinct_rows(np.asarray(rows.x))[0]) <= rows.num_rows:
+        return None  # a network on the distinct inputs costs less than on a batch of rows
+    return max(1, round(rows.num_groups / pieces))
+
+
+def choose_centred(
+    num_columns: int, random: tuple[int, ...], priors: Priors, *, fit_intercept: bool, deep: bool
+) -> np.ndarray:
+    """Which columns are centred."""
+    if deep:  # A network's first layer has biases of its own.
+        return np.full(num_columns, True)
+    correlated = isinstance(priors.effects, HuangWand | WishartPrecision)
+    return centred_columns(num_columns, random, fit_intercept=fit_intercept, correlated=correlated)
+
+
 def choose_scaling(
     x: np.ndarray,
     y: np.ndarray | None,
@@ -138,11 +174,5 @@ def choose_scaling(
     deep: bool,
 ) -> Scaling:
     """Centres and scales; ``y=None`` leaves the response as it is."""
-    correlated = isinstance(priors.effects, HuangWand | WishartPrecision)
-    # A network's first layer has biases of its own: all its inputs are centred.
-    centred = np.full(x.shape[1], True)
-    if not deep:
-        centred = centred_columns(
-            x.shape[1], random, fit_intercept=fit_intercept, correlated=correlated
-        )
+    centred = choose_centred(x.shape[1], random, priors, fit_intercept=fit_intercept, deep=deep)
     return Scaling.measure(x, centred, y, fit_intercept or deep, weight)

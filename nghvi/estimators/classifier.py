@@ -5,11 +5,13 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import ClassifierMixin
 
+from nghvi.data.dataset import GroupedDataset
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checkpoints import EVERY, Kept
 from nghvi.estimators.choices import choose_response
 from nghvi.estimators.predictions import DRAWS
+from nghvi.estimators.streamed import fit_dataset
 
 
 class MixedClassifier(ClassifierMixin, MixedEstimator):
@@ -30,6 +32,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
     ) -> Self:
         """Fit to a table X (group column included) and labels y of two classes.
 
+        X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y.
         ``counts``: how often each row was observed, if not once. Binomial data are two rows an
         observation, with successes and failures as counts. ``validation``: a pair (X, y) of
         held-out rows for methods that stop by them (``method="nagvac"``).
@@ -41,6 +44,9 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
         response = choose_response(
             self.response, "probit", binary=True, owner="MixedClassifier", other="MixedRegressor"
         )
+        if isinstance(X, GroupedDataset):
+            extra = counts if validation is None else validation
+            return fit_dataset(self, X, y, response, kept, extra)
         self._learn_formula(X)
         table, y = self._read(X, y)
         self.classes_ = np.unique(y)

@@ -16,17 +16,23 @@ class DataWarning(UserWarning):
     """The data can be used, but not every parameter is determined by them."""
 
 
-def add_intercept(table: Table, fit_intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Columns of the fixed part and their names."""
+def add_intercept(table: Table, fit_intercept: bool) -> np.ndarray:
+    """Columns of the fixed part."""
     if not fit_intercept:
-        return table.values, table.names
-    if INTERCEPT in table.names:
+        return table.values
+    return np.concatenate([np.ones((len(table.values), 1)), table.values], axis=1)
+
+
+def feature_names(names: tuple[str, ...], fit_intercept: bool) -> tuple[str, ...]:
+    """Names of the columns of the fixed part."""
+    if not fit_intercept:
+        return names
+    if INTERCEPT in names:
         raise DataError(
             f"column {INTERCEPT!r} has the name of the intercept that is added: rename it, or drop "
             "it if it is constant."
         )
-    ones = np.ones((len(table.values), 1))
-    return np.concatenate([ones, table.values], axis=1), (INTERCEPT, *table.names)
+    return (INTERCEPT, *names)
 
 
 def random_columns(

@@ -124,7 +124,7 @@ class Predictions(BaseEstimator, abc.ABC):
                 f"{type(self).__name__} is expecting {self.n_features_in_} features as input."
             )
         linear = isinstance(self.posterior_.model.trunk, Identity)
-        x, _ = add_intercept(table, self.fit_intercept and linear)
+        x = add_intercept(table, self.fit_intercept and linear)
         return table, self.posterior_.scaling.apply(x)
 
     def _learn_formula(self, X: Any) -> None:

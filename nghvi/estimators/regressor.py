@@ -6,11 +6,13 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
+from nghvi.data.dataset import GroupedDataset
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checkpoints import EVERY, Kept
 from nghvi.estimators.choices import choose_response
 from nghvi.estimators.predictions import DRAWS
+from nghvi.estimators.streamed import fit_dataset
 from nghvi.posterior import predictive
 
 
@@ -59,6 +61,9 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         "integrate", "sample" or "auto" (integrate).
     importance
         Correct the draws of small models by importance weights where reliable.
+    batch_groups
+        Groups at a step of a network or a binary response, "auto" (chosen from the number of rows)
+        or None (all groups). Gradients stay unbiased; a linear Gaussian model needs none.
     random_state
         Seed; None is 0, so results are reproducible by default.
     devices
@@ -93,6 +98,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     ) -> Self:
         """Fit to a table X (group column included) and a response y.
 
+        X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y.
         ``counts``: how often each row was observed, if not once. ``validation``: a pair (X, y) of
         held-out rows for methods that stop by them (``method="nagvac"``).
 
@@ -107,6 +113,9 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
             owner="MixedRegressor",
             other="MixedClassifier",
         )
+        if isinstance(X, GroupedDataset):
+            extra = counts if validation is None else validation
+            return fit_dataset(self, X, y, response, kept, extra)
         self._learn_formula(X)
         table, y = self._read(X, y)
         return self._fit(X, self._response_values(y), table, response, counts, validation, kept)

@@ -11,6 +11,7 @@ from nghvi.recipes.importance import RELIABLE
 
 GOOD = 0.5
 """Pareto shape up to which importance weights have a finite variance."""
+INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 QUANTILES = {"q5": 0.05, "q50": 0.50, "q95": 0.95}
 
 
@@ -116,6 +117,13 @@ def summary_table(posterior: MixedPosterior) -> pd.DataFrame:
             row[label] = np.interp(level, cumulative, values[order])
         rows[name] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("parameter")
+
+
+def quantile_table(values: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
+    """Quantiles of every input."""
+    found = np.quantile(values, INPUT_QUANTILES, axis=0)
+    index = pd.Index(INPUT_QUANTILES, name="quantile")
+    return pd.DataFrame(found, index=index, columns=list(names))
 
 
 def effects_table(posterior: MixedPosterior) -> pd.DataFrame:

@@ -36,7 +36,6 @@ CHEAP_GRID = 30
 MOVES = 5
 """Metropolis moves a draw of the effects makes from the last one."""
 
-
 GroupedData = Any
 """Rows, or LinearStatistics or a Panel where the model needs no more."""
 

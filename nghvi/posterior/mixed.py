@@ -15,6 +15,8 @@ from jaxtyping import Array
 
 from nghvi._core.model import unraveller
 from nghvi._typing import Data
+from nghvi.data.errors import DataError
+from nghvi.data.streamed import StreamedRows
 from nghvi.infer import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.networks import Identity
@@ -92,6 +94,11 @@ class MixedPosterior(NamedTuple):
 
     def joint(self, number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Joint draws of theta, (S, m), and the effects, (S, K, r), on the fitted scale."""
+        if isinstance(self.data, StreamedRows):
+            raise DataError(
+                f"draws of the effects of {self.data.num_groups} groups on disk do not fit into "
+                "memory: use group_effects(), or predictions for the rows you need."
+            )
         theta = self.inference.pool.resample(number, np.random.default_rng(seed))
         keys = jax.random.split(jax.random.key(seed), (len(self.parts), number))
         effects = [
@@ -118,11 +125,14 @@ class MixedPosterior(NamedTuple):
             min(most, self._affordable()), np.random.default_rng(0)
         )
         keys = jax.random.split(jax.random.key(0), len(theta))
-        averages = [
-            _average_moments(self.model, p, keys, jnp.asarray(theta), jnp.asarray(self.maps()[1]))
-            for p in self.parts
-        ]
-        mean, square = (np.concatenate(a) for a in zip(*averages, strict=True))
+        settings = keys, jnp.asarray(theta), jnp.asarray(self.maps()[1])
+
+        def average(part: Data) -> tuple:
+            if isinstance(part, StreamedRows):
+                return part.by_group(lambda piece: _average_moments(self.model, piece, *settings))
+            return _average_moments(self.model, part, *settings)
+
+        mean, square = (np.concatenate(a) for a in zip(*map(average, self.parts), strict=True))
         return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
 
     def _affordable(self) -> int:

@@ -23,7 +23,7 @@ from nghvi.latents import conjugate
 from nghvi.latents.rows import whiten_design
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.posterior.mixed import MixedPosterior, params_at
-from nghvi.posterior.request import Draw, Inputs, Request, filled, inputs_once, padded
+from nghvi.posterior.request import Draw, Inputs, Request, filled, held, inputs_once, padded
 
 ROWS_AT_ONCE = 20_000
 """Rows whose groups' covariances are looked up together; bounds memory."""
@@ -61,6 +61,7 @@ def interval(
     posterior: MixedPosterior, request: Request, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Central predictive interval of each row: quantiles of the mixture, not of draws."""
+    posterior, request = held(posterior, request)
     tails = jnp.array([0.5 - level / 2, 0.5 + level / 2])
     step = max(1, int(NUMBERS_AT_ONCE // request.draws))
     request, index = request.distinct()
@@ -87,9 +88,11 @@ def _joint_draws(
     posterior: MixedPosterior, request: Request, *, noise: bool
 ) -> Float[np.ndarray, "s n"]:
     n = len(request.x)
+    posterior, request = held(posterior, request)
     inputs = Inputs.of(posterior, request.rows(0, n))
     # One more than the codes ask for at most, rounded: effects of groups never seen.
-    new = padded(int(request.codes.max(initial=0)) + 1 - len(posterior.names.groups) + 1)
+    num_known = sum(part.num_groups for part in posterior.parts)
+    new = padded(int(request.codes.max(initial=0)) + 1 - num_known + 1)
     return np.asarray(_draw(inputs, request.effects, max(new, 1), noise))[:, :n]
 
 

@@ -1,5 +1,6 @@
 """Rows to predict and the draws to predict them with, each distinct row once."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ from scipy.special import ndtri
 
 from nghvi._typing import Data, Key
 from nghvi.data.panel import distinct_rows
+from nghvi.data.streamed import StreamedRows
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import MixedPosterior
 
@@ -36,6 +38,23 @@ class Request(NamedTuple):
         """The rows that differ in inputs or group, and which of them each row is."""
         first, index = distinct_rows(np.column_stack([self.x, self.codes]))
         return self._replace(x=self.x[first], codes=self.codes[first]), index
+
+
+def held(posterior: MixedPosterior, request: Request) -> tuple[MixedPosterior, Request]:
+    """The posterior with the rows of the groups asked for in memory, and the request for it.
+
+    Rows on disk are read for the groups of the request only.
+    """
+    data = posterior.data
+    if not isinstance(data, StreamedRows):
+        return posterior, request
+    known = request.codes < data.num_groups
+    groups, index = np.unique(request.codes[known], return_inverse=True)
+    rows, position = data.some_groups(groups)
+    codes = request.codes + rows.num_groups - data.num_groups
+    codes[known] = position[index]
+    inference = dataclasses.replace(posterior.inference, data=rows)
+    return posterior._replace(inference=inference), request._replace(codes=codes)
 
 
 Draw = tuple[Key, Float[Array, "*s m"], Float[Array, "*s"]]
@@ -73,6 +92,7 @@ def inputs_once(
     posterior: MixedPosterior, request: Request
 ) -> tuple[Inputs, Int[np.ndarray, " n"], Int[Array, " padded"]]:
     """Inputs that differ, which of them each row has, and the same padded."""
+    posterior, request = held(posterior, request)
     distinct, index = request.distinct()
     inputs = Inputs.of(posterior, distinct.rows(0, len(distinct.x)))
     return inputs, index, jnp.asarray(filled(index, padded(len(index))))

@@ -41,6 +41,23 @@ class Scaling(NamedTuple):
         y_centre = float(np.average(y, weights=weight)) if centre_y else 0.0
         return Scaling(centre, scale, y_centre, float(_root_mean_square(y - y_centre, weight)))
 
+    @staticmethod
+    def from_moments(
+        mean: np.ndarray,
+        variance: np.ndarray,
+        centred: np.ndarray,
+        y: tuple[float, float] | None,
+        centre_y: bool,
+    ) -> "Scaling":
+        """The same as :meth:`measure` from means and variances; ``y``: those of the response."""
+        centre = np.where(centred, mean, 0.0)
+        scale = _nonzero(np.sqrt(variance + (mean - centre) ** 2))
+        if y is None:
+            return Scaling(centre, scale, 0.0, 1.0)
+        y_centre = y[0] if centre_y else 0.0
+        y_scale = _nonzero(np.sqrt(y[1] + (y[0] - y_centre) ** 2))
+        return Scaling(centre, scale, float(y_centre), float(y_scale))
+
     def in_units_of_response(self, columns: np.ndarray) -> "Scaling":
         """The same, but columns with a known coefficient are scaled as the response is."""
         if not len(columns):
@@ -76,5 +93,8 @@ class Scaling(NamedTuple):
 
 def _root_mean_square(values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Over rows; 1 where all values vanish."""
-    size = np.sqrt(np.average(values**2, axis=0, weights=weight))
+    return _nonzero(np.sqrt(np.average(values**2, axis=0, weights=weight)))
+
+
+def _nonzero(size: np.ndarray) -> np.ndarray:
     return np.where(size > 0, size, 1.0)

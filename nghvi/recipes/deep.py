@@ -110,6 +110,7 @@ def deep_recipe(
     climb = stage("climb", _random, climb_score, ScaledGradient(20 * unit), 0.05, 0.0)
     explore = stage("explore", from_best, score, ScaledGradient(wide), 0.05, 0.3)
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
+    polish = polish._replace(anchored=True)
     stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
     stages += [explore, polish]
     if steps is None:
@@ -150,7 +151,14 @@ def judge_settled(num_starts: int) -> Judge:
                 f"Not settled: {elbo.size} steps of stage '{name}' are too few to tell whether the "
                 f"ELBO still rises; take more, steps={enough} at least.",
             )
-        change = _change(last)[0]
+        change, noise = _change(last)
+        if noise > _most_noise(q.dim):
+            return Verdict(
+                False,
+                f"Not settled as far as can be seen: the ELBO of stage '{name}' is known to "
+                f"+-{noise:.0f} nats only, which hides whether it still rises; take more steps "
+                "(steps=) or more groups at a step (batch_groups=).",
+            )
         if not _settled(last, q.dim):
             return Verdict(
                 False,
@@ -168,7 +176,12 @@ def judge_settled(num_starts: int) -> Judge:
 
 def _settled(trace: Info, dim: int) -> bool:
     change, noise = _change(trace)
-    return change <= 2 * noise + 0.01 * dim
+    return change <= 2 * noise + 0.01 * dim and noise <= _most_noise(dim)
+
+
+def _most_noise(dim: int) -> float:
+    """Nats of noise beyond which a trace says nothing about the change that is left."""
+    return 5 + 0.1 * dim
 
 
 def _change(trace: Info) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from nghvi._core.batches import Batches
 from nghvi._core.fit import Fit, Monitor, fit
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.model import LatentModel
@@ -44,6 +45,8 @@ class Stage(NamedTuple):
     """Read after every chunk; True means the stage has reached what it is for."""
     needed: Callable[[Traces], bool] = lambda traces: True
     """Whether to run it at all, after the stages before it."""
+    anchored: bool = False
+    """Whether mini-batches are made to resemble all the data near the start of the stage."""
 
 
 class Recipe(NamedTuple):
@@ -99,7 +102,7 @@ def run(
             if not stage.needed(_traces(done)):
                 continue
             current = at.current if index == at.stage else None
-            begin = current.state.q if current else stage.begin(stage_key, model, data, done)
+            begin, seen = _begin(stage, stage_key, model, data, done, current)
             watch = _watch(stage, progress, interrupt)
 
             def keep_stage(current: Fit, index: int = index, done: tuple = done) -> None:
@@ -111,7 +114,7 @@ def run(
                     stage_key,
                     stage.algorithm,
                     model,
-                    data,
+                    seen,
                     begin,
                     num_steps=stage.num_steps,
                     chunk=stage.chunk,
@@ -140,6 +143,25 @@ def run(
 def carry_on(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
     """Begin where the last stage ended."""
     return done[-1].fit.q
+
+
+def _begin(
+    stage: Stage,
+    key: Key,
+    model: LatentModel,
+    data: Data,
+    done: tuple[Ended, ...],
+    current: Fit | None,
+) -> tuple[Variational, Data]:
+    """The start of a stage, or where it is, and the data as it sees them."""
+    anchored = isinstance(data, Batches) and stage.anchored
+    if current and not anchored:
+        return current.state.q, data
+    example = data.example if isinstance(data, Batches) else data
+    begin = stage.begin(key, model, example, done)
+    if anchored:  # where it began, also if it goes on now
+        data = data.anchored(key, model, stage.algorithm.score, begin.centre)
+    return begin, data
 
 
 def _watch(stage: Stage, progress: Progress | None, interrupt: Interrupt) -> Monitor:

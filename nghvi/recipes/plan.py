@@ -1,0 +1,63 @@
+"""Which recipe: from what the caller asked for and what the model can do."""
+
+from typing import NamedTuple
+
+from jaxtyping import Array
+
+from nghvi._core.model import LatentModel, MarginalModel, initial_theta, parameter_dimension
+from nghvi._core.score import Integrated, Sampled, Score
+from nghvi._typing import Data, Key
+from nghvi.recipes.deep import RANK, deep_recipe
+from nghvi.recipes.published import published_recipe
+from nghvi.recipes.run import Recipe
+from nghvi.recipes.smooth import smooth_recipe
+
+PUBLISHED = ("ng-hvi", "ng-hvi-printed", "sg-hvi")
+METHODS = ("auto", *PUBLISHED)
+LARGEST_FULL = 300
+"""Parameters up to which a smooth posterior gets a full covariance."""
+
+
+class Plan(NamedTuple):
+    """What the caller asked for."""
+
+    rank: int | str
+    method: str
+    steps: int | None
+    n_starts: int | str
+    latents: str
+    smooth: bool
+    start: Array | None
+    batch: int
+
+    def recipe(self, key: Key, model: LatentModel, data: Data) -> Recipe:
+        """The recipe for this model."""
+        rank, method = self.rank, self.method
+        if method not in METHODS:
+            raise ValueError(f"method={method!r}: choose one of {', '.join(map(repr, METHODS))}.")
+        if isinstance(rank, bool) or not (
+            (isinstance(rank, int) and rank >= 0) or rank in ("auto", "full")
+        ):
+            raise ValueError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")
+        number = None if isinstance(rank, str) else int(rank)
+        exact = isinstance(model, MarginalModel) and (
+            model.marginal_is_exact or self.latents == "integrate"
+        )
+        score: Score = Integrated() if exact and self.latents != "sample" else Sampled()
+        if method != "auto":
+            theta = initial_theta(key, model, data) if self.start is None else self.start
+            published = Integrated() if self.latents == "integrate" else Sampled(moving=False)
+            rank = RANK if number is None else number
+            return published_recipe(method, theta, rank, self.steps or 3000, score=published)
+        dim = parameter_dimension(model, data)
+        if self.smooth and dim <= LARGEST_FULL:
+            return smooth_recipe(model, score, number, self.batch)
+        if rank == "full":
+            raise ValueError(
+                f"rank='full' with a network or {dim} parameters: give a number of factors."
+            )
+        if isinstance(model, MarginalModel) and not model.integration_is_cheap:
+            score = score if self.latents == "integrate" else Sampled()
+        starts = None if isinstance(self.n_starts, str) else self.n_starts
+        number = RANK if number is None else number
+        return deep_recipe(model, data, score, number, self.steps, starts)
