@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,9 @@ def measure(groups: int, devices: int, seconds: float) -> dict[str, float]:
 
     plain = MixedModel(Identity(COLUMNS), Gaussian(), Priors(), (0, 1))
     rows = Rows.from_arrays(*table(groups), groups)
-    model, data = Sharded(plain), shard(rows, mesh_of(devices))
+    mesh = mesh_of(devices)
+    assert mesh is not None
+    model, data = Sharded(plain), shard(rows, mesh)
     m = parameter_dimension(model, data)
     unit = jnp.full(m, 0.1)
     q = FactorGaussian.start(jnp.zeros(m), unit, 3, 0.01 * unit[:, None])
@@ -87,7 +90,8 @@ def measure(groups: int, devices: int, seconds: float) -> dict[str, float]:
         times.append(time.perf_counter() - begun)
     carry = (current.state, current.tail, current.tail_count)
     at = jnp.asarray(0), jnp.asarray(chunk), jnp.asarray(0)
-    lowered = loop._run_chunk.lower(algorithm, model, data, key, carry, *at, chunk)
+    program: Any = loop._run_chunk
+    lowered = program.lower(algorithm, model, data, key, carry, *at, chunk)
     compiled = lowered.compile().compiled
     used = compiled.memory_analysis()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

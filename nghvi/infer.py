@@ -123,26 +123,29 @@ def infer(
     of which the best goes on. ``latents``: ``"integrate"``,
     ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
-    run. ``devices``: their number, or ``"all"``, over which the groups are spread; after
-    ``jax.distributed.initialize`` those of all processes, each of which makes the same call.
-    ``keep``: called after every chunk of steps with where the run is. ``batch_groups``: about so
-    many groups of ``Rows`` at a step, weighted so that gradients are unbiased, by the recipe for
-    networks. ``StreamedRows`` are always read that way, in the pieces in which they lie on disk.
+    run. ``devices``: their number, or ``"all"``, over which the groups are spread; None is one
+    device, or after ``jax.distributed.initialize`` those of all processes, each of which makes the
+    same call. ``keep``: called after every chunk of steps with where the run is. ``batch_groups``:
+    about so many groups of ``Rows`` at a step, weighted so that gradients are unbiased, by the
+    recipe for networks. ``StreamedRows`` are always read that way, in the pieces in which they lie
+    on disk.
     """
     if latents not in ("auto", "integrate", "sample"):
         raise ValueError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
     if latents == "integrate" and not isinstance(model, MarginalModel):
         raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
     key, whole, refinements = jax.random.key(seed), data, 0
+    mesh = mesh_of(devices)
     batched = batch_groups is not None or isinstance(data, StreamedRows)
     if batched:
+        spread = devices if mesh is None else mesh.size
         model, data = in_batches(
-            model, data, batch_groups, seed=seed, method=method, rank=rank, devices=devices
+            model, data, batch_groups, seed=seed, method=method, rank=rank, devices=spread
         )
         n_starts, importance = (1 if smooth else n_starts), False
-    elif devices is not None:
-        model, data = Sharded(cast(MarginalModel, model)), shard(data, mesh_of(devices))
-        resume = _placed(resume, data.mesh)
+    elif mesh is not None:
+        model, data = Sharded(cast(MarginalModel, model)), shard(data, mesh)
+        resume = _placed(resume, mesh)
     while True:
         example = data.example if isinstance(data, Batches) else data
         size = _size(model, data)

@@ -63,7 +63,8 @@ def main(out, coordinator=None, process_id=0, num_processes=1):
     if coordinator:
         join(coordinator, int(process_id), int(num_processes))
     mesh = mesh_of("all")
-    found = {**fit("all"), "devices": mesh.size}
+    # With several processes all devices are used without being asked for.
+    found = {**fit(None if coordinator else "all"), "devices": mesh.size}
     if not coordinator:
         found |= scores(Sharded(MODEL), shard(rows(), mesh))
     if is_first():

@@ -115,20 +115,25 @@ def test_of_a_damaged_checkpoint_the_one_before_is_used(spoil, place):
         checkpoints.newest()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_no_altered_byte_goes_unnoticed(seed, place):
-    path = checkpoint_files(place)[-1]
-    content = bytearray(path.read_bytes())
-    content[np.random.default_rng(seed).integers(len(content))] ^= 1
-    for older in checkpoint_files(place)[:-1]:
-        older.unlink()
-    path.write_bytes(content)
-    try:
-        found = opened(place).newest()
-    except (StorageError, CheckpointWarning):
-        return
-    # Bytes of the zip that mean nothing, such as dates, may change; the state may not.
-    assert found.position.current.step == 100 * newest(place)
+@pytest.mark.filterwarnings("ignore::nghvi.storage.checkpoints.CheckpointWarning")
+def test_no_altered_byte_goes_unnoticed(place):
+    """Bytes of a zip that mean nothing, such as dates, may change; the state may not."""
+    *older, path = checkpoint_files(place)
+    checkpoints, content = opened(place), path.read_bytes()
+    expected = jax.tree.leaves(checkpoints.newest())
+    for file in older:
+        file.unlink()
+    noticed, places = 0, np.random.default_rng(0).integers(len(content), size=40)
+    for i in places:
+        path.write_bytes(content[:i] + bytes([content[i] ^ 1]) + content[i + 1 :])
+        try:
+            found = jax.tree.leaves(checkpoints.newest())
+        except StorageError:
+            noticed += 1
+            continue
+        for ours, kept in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours, kept)
+    assert noticed > 0.9 * len(places)
 
 
 def opened(place):

@@ -123,6 +123,21 @@ def test_log_marginals_of_pieces_add_up_to_the_whole(kind, name):
             np.testing.assert_allclose(of_sum, of_whole, rtol=1e-10, atol=1e-10)
 
 
+def test_densities_with_effects_at_rest_add_up_to_the_whole():
+    """They leave out the prior of the effects' covariance, and so must what is taken off."""
+    model, data = model_of("probit"), data_of("probit", "unbalanced")
+    params, pieces = some_params(model, data), on_device(cut(data, PIECES))
+
+    def likelihood(data):
+        return model.log_at_rest(params, data) - model.log_prior_at_rest(params)
+
+    parts = jax.jit(jax.vmap(likelihood))(pieces)
+    np.testing.assert_allclose(jnp.sum(parts), jax.jit(likelihood)(data), rtol=1e-12)
+    no_effects = model.log_prior(params) - model.log_prior_at_rest(params)
+    expected = model.priors.effects.log_density(params.effects, model.num_effects)
+    np.testing.assert_allclose(no_effects, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["linear", "rows", "panel"])
 def test_a_model_starts_from_a_piece_as_from_the_whole(kind):
     model, data = model_of(kind), data_of(kind, "unbalanced")

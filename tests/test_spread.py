@@ -139,3 +139,9 @@ def test_a_port_in_use_is_refused():
         port = other.getsockname()[1]
         with pytest.raises(hosts.DeviceError, match=f"port {port} cannot be used"):
             hosts.join(f"127.0.0.1:{port}", 0, 2)
+
+
+def test_a_coordinator_that_does_not_answer_is_named():
+    port = free_port()
+    with pytest.raises(hosts.DeviceError, match=f"127.0.0.1:{port}: nobody answers"):
+        hosts.join(f"127.0.0.1:{port}", 1, 2, patience=0)

@@ -10,6 +10,7 @@ import functools
 import os
 import signal
 import socket
+import time
 from types import TracebackType
 
 import jax
@@ -23,8 +24,6 @@ PATIENCE = 60
 """Seconds within which all processes must have arrived."""
 HEARTBEAT = 30
 """Seconds of silence after which a process counts as lost."""
-
-
 LOST = 4
 """Exit code of a process that cannot go on without another one."""
 
@@ -75,6 +74,8 @@ def join(coordinator: str, process_id: int, num_processes: int, patience: int = 
         )
     if process_id == 0:
         _check_free(coordinator, int(port))
+    else:
+        _wait_for(coordinator, (host, int(port)), patience)
     _explain_abort(process_id, num_processes)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
@@ -123,6 +124,23 @@ def _check_free(coordinator: str, port: int) -> None:
                 f"coordinator {coordinator}: port {port} cannot be used here "
                 f"({os.strerror(error.errno or 0)}); choose another."
             ) from None
+
+
+def _wait_for(coordinator: str, address: tuple[str, int], patience: float) -> None:
+    """Until process 0 listens: JAX's runtime would abort this process without a word to us."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            socket.create_connection(address, timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise DeviceError(
+                    f"coordinator {coordinator}: nobody answers there after {patience} s "
+                    f"({error}); start process 0 on that host, and see that the port can be "
+                    "reached."
+                ) from None
+            time.sleep(0.1)
 
 
 def is_first() -> bool:

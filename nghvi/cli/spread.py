@@ -24,14 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def join_others(chosen: argparse.Namespace) -> None:
-    """Join the other processes, if there are any; the devices of all are used."""
+    """Join the other processes, if there are any."""
     given = [getattr(chosen, name) is not None for name in PROCESSES]
     if not any(given):
         return
     if not all(given):
         raise UsageError("--coordinator, --process-id and --num-processes go together.")
     join(chosen.coordinator, chosen.process_id, chosen.num_processes)
-    chosen.devices = chosen.devices or "all"
 
 
 def clear_checkpoints(chosen: argparse.Namespace) -> None:

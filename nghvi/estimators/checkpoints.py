@@ -61,14 +61,14 @@ def _checkpoints_of(
             "repeat."
         )
     facts = {name: repr(value) for name, value in settings.items() if name not in NO_MATTER}
-    devices = settings["devices"]
+    mesh = mesh_of(settings["devices"])
     seen = data.facts if isinstance(data, StreamedRows) else data
     return Checkpoints(
         kept.directory,
         {
             "estimator": type(estimator).__name__,
             **facts,
-            "devices": str(1 if devices is None else mesh_of(devices).size),
+            "devices": str(1 if mesh is None else mesh.size),
             "number of rows": str(data.num_rows),
             "number of groups": str(data.num_groups),
             "sha256 of data and model": _fingerprint((seen, model)),

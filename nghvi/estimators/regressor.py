@@ -67,8 +67,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     random_state
         Seed; None is 0, so results are reproducible by default.
     devices
-        Number of devices that the groups are spread over, or "all"; those of all processes after
-        ``jax.distributed.initialize``. None is one device.
+        Number of devices that the groups are spread over, or "all". None is one device; after
+        ``jax.distributed.initialize`` all devices of all processes.
     verbose
         Show a progress bar.
 

@@ -65,8 +65,15 @@ class Shards(eqx.Module):
         )
 
 
-def mesh_of(devices: int | str) -> Mesh:
-    """``"all"`` devices, or a number of them, the same number in every process."""
+def mesh_of(devices: int | str | None) -> Mesh | None:
+    """``"all"`` devices, or a number of them, the same number in every process.
+
+    None is one device without a mesh; where there are several processes all devices, since
+    processes that are not in the mesh would be waited for.
+    """
+    if devices is None and jax.process_count() == 1:
+        return None
+    devices = "all" if devices is None else devices
     processes, there = jax.process_count(), jax.devices()
     number = len(there) if devices == "all" else devices
     if isinstance(number, bool) or not isinstance(number, numbers.Integral) or number < 1:
