@@ -127,8 +127,9 @@ def infer(
     mesh = mesh_of(devices)
     batched = batch_groups is not None or isinstance(data, StreamedRows)
     if batched:
+        spread = devices if mesh is None else mesh.size
         model, data = in_batches(
-            model, data, batch_groups, seed=seed, method=method, rank=rank, devices=devices
+            model, data, batch_groups, seed=seed, method=method, rank=rank, devices=spread
         )
         n_starts, importance = (1 if smooth else n_starts), False
     elif mesh is not None:

@@ -118,7 +118,7 @@ def open_file(file: pathlib.Path) -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise DataError(f"{file}: Parquet needs pyarrow; install it.") from None
+        raise DataError(f"{file}: Parquet needs pyarrow; install nghvi[parquet].") from None
     try:
         return pyarrow.parquet.ParquetFile(file, pre_buffer=False)
     except (OSError, pyarrow.ArrowException) as error:
