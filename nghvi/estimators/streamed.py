@@ -58,7 +58,7 @@ def fit_dataset(
     model = structure.model(response, None)
     data = _sums(model, rows) if response.conjugate and not structure.deep else rows
     estimator._batch_groups = None
-    inference = estimator._infer(model, data, structure.deep, kept=kept)
+    inference = estimator._infer(model, data, scaling, structure.deep, kept=kept)
     names = structure.named(estimator.groups_)
     estimator.posterior_ = MixedPosterior(inference, scaling, names)
     estimator._publish(inference, time.perf_counter() - begun)
