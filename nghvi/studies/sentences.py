@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binomtest
 
 from nghvi.studies import paper
 from nghvi.studies.example3 import EFFECT_SD
@@ -18,6 +19,8 @@ from nghvi.studies.store import Row
 FRESH = (
     "Data are fresh draws from the paper's process, so levels differ from the paper's by sampling."
 )
+FEWEST_TO_TELL = 10
+"""Data sets from which on a majority may be put down to chance."""
 
 
 def example1(rows: list[Row]) -> list[str]:
@@ -160,6 +163,9 @@ def _duels(
             said += f"; the paper's {theirs:+.4f}"
             agree = (2 * wins > len(both)) == (sign * theirs > 0)
             verdict = "Reproduces: " if agree else "Does not reproduce: "
+            # Few data sets cannot tell by a sign test, many can fail to.
+            if len(both) >= FEWEST_TO_TELL and binomtest(wins, len(both)).pvalue > 0.05:
+                verdict = "Undecided: "
         found.append(f"{verdict}{said}).")
     return found
 
