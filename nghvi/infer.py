@@ -13,10 +13,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
-from nghvi._core.batches import Batches, Subsampled
+from nghvi._core.batches import Batches
 from nghvi._core.evaluate import draw, evaluate, log_targets
-from nghvi._core.hosts import Together, on_host
-from nghvi._core.model import LatentModel, MarginalModel, unraveller
+from nghvi._core.hosts import on_host, together
+from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
 from nghvi.data.streamed import StreamedRows
@@ -83,7 +83,7 @@ Keep = Callable[[Position, bool, int], None]
 """Where a run is, whether it ends there, and how often the model had been refined."""
 
 
-@Together()
+@together()
 @threadpool_limits.wrap(limits=1, user_api="blas")  # a second thread only costs its waking
 def infer(
     model: LatentModel,
@@ -152,7 +152,7 @@ def infer(
         model, resume, refinements = better, None, refinements + 1
     explicit = method != "auto" or isinstance(rank, int)
     found = finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
-    if not isinstance(model, Sharded | Subsampled):
+    if not isinstance(model, DividedModel):
         return found
     # Predictions need no other process.
     q, done = on_host((found.q, found.run))

@@ -26,7 +26,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from nghvi._core.model import MarginalModel, parameter_dimension
+from nghvi._core.model import DividedModel, MarginalModel, parameter_dimension
 from nghvi._core.score import Sampled, Score
 from nghvi._typing import Data, Key, Latents, Params, Scalar
 
@@ -69,10 +69,9 @@ class Piece(NamedTuple):
     slope: Any
 
 
-class Subsampled(MarginalModel):
+class Subsampled(DividedModel):
     """A model of all the data that reads one :class:`Piece` of them."""
 
-    model: MarginalModel
     num_pieces: int = eqx.field(static=True)
 
     def _weigh(
@@ -115,26 +114,11 @@ class Subsampled(MarginalModel):
         # The latents of the step before are another piece's: each step begins its own.
         return self.model.init_latents(key, params, data.rows)
 
-    def log_prior(self, params: Params) -> Scalar | None:
-        return self.model.log_prior(params)
-
     def num_observations(self, data: Piece) -> float:
         return float(self.num_pieces * self.model.num_observations(data.rows))
 
     def evaluation_size(self, data: Piece) -> int:
         return self.model.evaluation_size(data.rows)
-
-    def refined(self) -> "Subsampled":
-        finer = self.model.refined()
-        return self if finer is self.model else Subsampled(finer, self.num_pieces)
-
-    @property
-    def marginal_is_exact(self) -> bool:
-        return self.model.marginal_is_exact
-
-    @property
-    def integration_is_cheap(self) -> bool:
-        return self.model.integration_is_cheap
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from types import TracebackType
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -45,21 +45,16 @@ def lost_message(process_id: int, num_processes: int) -> str:
     )
 
 
-class Together(contextlib.ContextDecorator):
-    """Inside ``with``, an exchange that fails says what that means."""
-
-    def __enter__(self) -> "Together":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
-            lost = lost_message(jax.process_index(), jax.process_count())
-            raise LostProcessError(f"{lost} ({str(error).splitlines()[0]})") from error
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """An exchange inside that fails says what that means."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        lost = lost_message(jax.process_index(), jax.process_count())
+        raise LostProcessError(f"{lost} ({str(error).splitlines()[0]})") from error
 
 
 def join(coordinator: str, process_id: int, num_processes: int, patience: int = PATIENCE) -> None:

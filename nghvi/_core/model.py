@@ -6,6 +6,7 @@ latent variables can be integrated out also states ``log p(y | theta) + log p(th
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import Self
 
@@ -121,6 +122,30 @@ class MarginalModel(LatentModel):
     def approximate(self) -> Self:
         """The model with a cheap :meth:`log_marginal` that need not be exact; itself if none."""
         return self
+
+
+class DividedModel(MarginalModel):
+    """A model of all the data that reads them in pieces; what it can do is what ``model`` can."""
+
+    model: MarginalModel
+
+    def log_prior(self, params: Params) -> Scalar | None:
+        return self.model.log_prior(params)
+
+    @property
+    def marginal_is_exact(self) -> bool:
+        return self.model.marginal_is_exact
+
+    @property
+    def integration_is_cheap(self) -> bool:
+        return self.model.integration_is_cheap
+
+    def refined(self) -> Self:
+        better = self.model.refined()
+        return self if better is self.model else dataclasses.replace(self, model=better)
+
+    def approximate(self) -> Self:
+        return dataclasses.replace(self, model=self.model.approximate())
 
 
 def parameter_dimension(model: LatentModel, data: Data) -> int:

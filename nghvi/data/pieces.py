@@ -69,13 +69,13 @@ class RowsPiece(Rows):
 
     num_rows: Any
     """An array, as it differs between pieces."""
-    present: Bool[Array, " g"]
-    whole_variance: Float[Array, ""]
+    present: Bool[Array | np.ndarray, " g"]
+    whole_variance: Float[Array | np.ndarray, ""]
 
     @property
     def variance(self) -> Float[Array, ""]:
         """Variance of the response in the whole data."""
-        return self.whole_variance
+        return jnp.asarray(self.whole_variance)
 
     @property
     def num_present(self) -> Int[Array, ""]:
@@ -138,8 +138,8 @@ def in_pieces(
         original_order=_counted(members),
         blocks=dealt.blocks,
         num_rows=placed.sum(axis=1),
-        present=np.asarray(members >= 0),  # type: ignore[arg-type]
-        whole_variance=np.full(len(members), variance),  # type: ignore[arg-type]
+        present=np.asarray(members >= 0),
+        whole_variance=np.full(len(members), variance),
     )
 
 

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float
 
 from nghvi._core.hosts import DeviceError
-from nghvi._core.model import LatentModel, MarginalModel
+from nghvi._core.model import DividedModel, LatentModel
 from nghvi._typing import Key, Latents, Params, PyTree, Scalar
 from nghvi.data.grouped import Grouped
 from nghvi.data.pieces import cut
@@ -126,13 +126,11 @@ def place_latents(latents: Latents, mesh: Mesh) -> Latents:
     return jax.tree.map(place, latents)
 
 
-class Sharded(MarginalModel):
+class Sharded(DividedModel):
     """A model of grouped data that states its prior, on :class:`Shards` of them.
 
     Latents have a leading axis, one entry a piece, and stay where their groups are.
     """
-
-    model: MarginalModel
 
     def __check_init__(self) -> None:
         for name in ("log_marginal", "log_prior"):
@@ -151,9 +149,6 @@ class Sharded(MarginalModel):
             (),
             EVERYWHERE,
         )
-
-    def log_prior(self, params: Params) -> Scalar | None:
-        return self.model.log_prior(params)
 
     def log_marginal(self, params: Params, data: Shards) -> Scalar:
         return self._density("log_marginal", params, (), (), data)
@@ -191,21 +186,6 @@ class Sharded(MarginalModel):
             return _stacked(model.sample_latents(_own(key), params, z, piece))
 
         return data.each(local, (self.model, key, params), latents, BY_PIECE)
-
-    @property
-    def marginal_is_exact(self) -> bool:
-        return self.model.marginal_is_exact
-
-    @property
-    def integration_is_cheap(self) -> bool:
-        return self.model.integration_is_cheap
-
-    def refined(self) -> "Sharded":
-        better = self.model.refined()
-        return self if better is self.model else Sharded(better)
-
-    def approximate(self) -> "Sharded":
-        return Sharded(self.model.approximate())
 
     def num_observations(self, data: Shards) -> float:
         return data.num_rows
