@@ -98,6 +98,7 @@ def infer(
     smooth: bool = True,
     importance: bool = True,
     start: Float[Array, " m"] | None = None,
+    start_scale: float = 1.0,
     progress: Progress | None = None,
     resume: Position | None = None,
     batch_groups: int | None = None,
@@ -108,9 +109,9 @@ def infer(
 
     ``rank``: number of factors of the covariance, ``"full"``, or ``"auto"`` (full up to 300
     parameters). ``method``: ``"auto"``, or a published rule (``"ng-hvi"``, ``"ng-hvi-printed"``,
-    ``"sg-hvi"``) run for ``steps`` steps from ``start``. ``n_starts``: random starts of a network,
-    of which the best goes on. ``latents``: ``"integrate"``,
-    ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
+    ``"sg-hvi"``) run for ``steps`` steps from ``start`` with sds of ``start_scale``.
+    ``n_starts``: random starts of a network, of which the best goes on. ``latents``:
+    ``"integrate"``, ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
     run. ``devices``: their number, or ``"all"``, over which the groups are spread; None is one
     device, or after ``jax.distributed.initialize`` those of all processes, each of which makes the
@@ -140,7 +141,7 @@ def infer(
         size = _size(model, data)
         batch = max(1, SIDE_BY_SIDE // max(model.evaluation_size(example), 1))
         by_newton = smooth and not batched
-        plan = Plan(rank, method, steps, n_starts, latents, by_newton, start, batch)
+        plan = Plan(rank, method, steps, n_starts, latents, by_newton, start, start_scale, batch)
         # Where integrals are costly latents are drawn, and only the final evaluation integrates.
         drawn = by_newton and latents != "integrate" and _integrals_are_costly(model, data)
         fitted = cast(MarginalModel, model).approximate() if drawn else model

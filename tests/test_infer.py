@@ -59,7 +59,7 @@ def test_sampled_and_integrated_latents_agree():
 
 @pytest.mark.parametrize("method", ["ng-hvi", "ng-hvi-printed", "sg-hvi"])
 def test_published_rules_approach_the_optimum_and_are_judged(method):
-    start = published_start(MODEL, ROWS, 0)
+    start = published_start(MODEL, ROWS, 0).theta
     best = infer(MODEL, prepare(MODEL, ROWS))
     found = infer(MODEL, ROWS, method=method, steps=3000, rank=1, start=start)
     assert best.log_evidence - 15 < found.elbo <= best.log_evidence + 0.05

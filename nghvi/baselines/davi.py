@@ -121,7 +121,7 @@ def davi(
 
 def davi_start(model: MixedModel, data: GroupedData, seed: int) -> DaviGaussian:
     """Where the published algorithm starts."""
-    theta, r, k = published_start(model, data, seed), model.num_effects, data.num_groups
+    theta, r, k = published_start(model, data, seed).theta, model.num_effects, data.num_groups
     spread = LINEAR_SPREAD if isinstance(model.trunk, Identity) else NETWORK_SPREAD
     unit = jnp.broadcast_to(jnp.eye(r)[:, :, None], (r, r, k))
     return DaviGaussian(

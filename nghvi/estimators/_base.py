@@ -223,7 +223,8 @@ class MixedEstimator(Checks):
             model, going_on = with_checkpoints(kept, self, model, data)
             settings |= going_on
         if self.method != "auto":
-            settings["start"] = published_start(model, data, seed)
+            first = published_start(model, data, seed)
+            settings |= {"start": first.theta, "start_scale": first.scale}
         if not (self.verbose and is_first()):
             return infer(model, data, **settings)
         with FitProgress(scaling.log_jacobian(data.num_rows)) as progress:

@@ -1,17 +1,29 @@
 """Where the published algorithms start."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from nghvi.models.mixed import GroupedData, MixedModel
+from nghvi.networks import Identity
 
 
-def published_start(model: MixedModel, data: GroupedData, seed: int) -> Array:
-    """The authors' start: random weights with zero biases, everything else 0.01.
+class PublishedStart(NamedTuple):
+    """The first Gaussian: its mean, and the sd of every parameter."""
 
-    Their weights are uniform up to sqrt(6) / (n_in + n_out), not up to the root of the ratio.
+    theta: Float[Array, " m"]
+    scale: float
+
+
+def published_start(model: MixedModel, data: GroupedData, seed: int) -> PublishedStart:
+    """The authors' start: random weights with zero biases, everything else 0.01, sds of 1.
+
+    Their weights are uniform up to sqrt(6) / (n_in + n_out), not up to the root of the ratio. A
+    network of binary rows starts at 0 with sds of 0.01 instead: with those of 1 the ordinary
+    gradient's units die before they have learnt anything.
     """
     params = model.init_params(jax.random.key(seed), data)
 
@@ -19,5 +31,7 @@ def published_start(model: MixedModel, data: GroupedData, seed: int) -> Array:
         fan_out, fan_in = w.shape[0], w.shape[1] - 1
         return w * jnp.sqrt(fan_in) / (fan_in + fan_out)
 
-    rest = jax.tree.map(lambda x: jnp.full_like(x, 0.01), params)
-    return ravel_pytree(rest._replace(weights=jax.tree.map(narrow, params.weights)))[0]
+    binary_network = model.response.num_dispersion == 0 and not isinstance(model.trunk, Identity)
+    rest = jax.tree.map(lambda x: jnp.full_like(x, 0.0 if binary_network else 0.01), params)
+    theta = ravel_pytree(rest._replace(weights=jax.tree.map(narrow, params.weights)))[0]
+    return PublishedStart(theta, 0.01 if binary_network else 1.0)

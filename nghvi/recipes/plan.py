@@ -28,6 +28,7 @@ class Plan(NamedTuple):
     latents: str
     smooth: bool
     start: Array | None
+    start_scale: float
     batch: int
 
     def recipe(self, key: Key, model: LatentModel, data: Data) -> Recipe:
@@ -48,7 +49,9 @@ class Plan(NamedTuple):
             theta = initial_theta(key, model, data) if self.start is None else self.start
             published = Integrated() if self.latents == "integrate" else Sampled(moving=False)
             rank = RANK if number is None else number
-            return published_recipe(method, theta, rank, self.steps or 3000, score=published)
+            return published_recipe(
+                method, theta, rank, self.steps or 3000, scale=self.start_scale, score=published
+            )
         dim = parameter_dimension(model, data)
         if self.smooth and dim <= LARGEST_FULL:
             return smooth_recipe(model, score, number, self.batch)

@@ -31,6 +31,8 @@ PRIORS = Priors(weight_sd=50**0.5, coef_sd=5**0.5, effects=InverseGamma(0.1, 0.1
 NAIVE = {"naive": naive.group_shares, "majority": naive.majority}
 METHODS = (*NAIVE, "nagvac", "sg-hvi", "ng-hvi", OURS)
 NO_RULE = "nagvac no rule"
+RANK = 1
+"""Factors of the hybrid methods' Gaussian, the authors'."""
 STEPS = {"nagvac": 300, NO_RULE: 300}
 """3,000 for the hybrid methods. The paper gives NAGVAC without its rule 3,000, too; lengths fall
 like 1 / t from the 100th on, so that 300 go half as far, in a tenth of the time."""
@@ -84,6 +86,8 @@ def classifier(name: str, seed: int, steps: int, quick: bool) -> nghvi.MixedClas
     chosen: dict[str, Any] = {} if name == OURS else {"method": name}
     if name == "nagvac":
         chosen["response"] = "logit"
+    elif name != OURS:
+        chosen["rank"] = RANK
     if name != OURS or quick:
         chosen["steps"] = steps
     return nghvi.MixedClassifier(

@@ -60,7 +60,7 @@ def run(cell: Row, options: Options) -> Row:
         return {"rmse": rmse(jnp.mean(expected, axis=0))}
     rule = published_rule(cell["method"])
     algorithm = HybridVI(IndependentDraws(1), Sampled(moving=False), rule.direction, rule.step_rule)
-    start = published_start(model, rows, cell["seed"])
+    start = published_start(model, rows, cell["seed"]).theta
     q = FactorGaussian.start(start, jnp.ones_like(start), 3, signed_scale=True)
     unravel = unraveller(model, rows)
 
