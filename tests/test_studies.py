@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+import nghvi
 from nghvi import cli, studies
 from nghvi._core.evaluate import draw
+from nghvi.cli.side_by_side import run_side_by_side
 from nghvi.studies import example1, naive, paper, problems
 from nghvi.studies.methods import fit, linear
 from nghvi.studies.store import Store, StudyError
@@ -156,3 +158,11 @@ def test_tables_in_three_forms(tmp_path):
 def test_the_papers_first_table_is_complete():
     settings = {(c["num_groups"], c["ratio"]) for c in example1.cells(Options())}
     assert settings == set(paper.TABLE_1)
+
+
+def test_commands_side_by_side_speak_and_the_worst_exit_code_counts(capsys):
+    commands = [["reproduce", "nothing"], ["--version"], ["reproduce", "all", "--replicates=0"]]
+    assert run_side_by_side(commands, Console(width=200)) == 2
+    said = capsys.readouterr().out
+    for expected in ("no study 'nothing'", f"nghvi {nghvi.__version__}", "at least 1"):
+        assert expected in said

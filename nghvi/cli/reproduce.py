@@ -4,6 +4,7 @@ import argparse
 import pathlib
 
 from nghvi.cli.parts import Commands, add_command
+from nghvi.cli.side_by_side import run_side_by_side
 
 EXAMPLES = "nghvi reproduce example1 --quick\nnghvi reproduce all --out reproduction"
 
@@ -52,8 +53,13 @@ def run(chosen: argparse.Namespace) -> int:
         options = studies.Options(
             chosen.quick, chosen.replicates, chosen.seed, chosen.parameters, chosen.data
         )
-        for name in names:
-            studies.reproduce(studies.STUDIES[name], chosen.out, options, console)
+        if len(names) > 1 and chosen.quick:  # what takes long is not to be believed anyway
+            worst = run_side_by_side([_command(name, chosen) for name in names], console)
+            if worst:
+                return worst
+        else:
+            for name in names:
+                studies.reproduce(studies.STUDIES[name], chosen.out, options, console)
     except studies.StudyError as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2
@@ -62,3 +68,12 @@ def run(chosen: argparse.Namespace) -> int:
         return 130
     console.print(f"tables and figures are in {chosen.out}")
     return 0
+
+
+def _command(name: str, chosen: argparse.Namespace) -> list[str]:
+    """The command that runs one of the chosen studies."""
+    given = {
+        key: getattr(chosen, key) for key in ("replicates", "seed", "out", "parameters", "data")
+    }
+    options = [f"--{key}={value}" for key, value in given.items() if value is not None]
+    return ["reproduce", name, "--quick", *options]
