@@ -1,7 +1,7 @@
 """A process of tests/test_spread.py: ``python -m tests.spread_worker OUT [HOST:PORT ID NUMBER]``.
 
 Fits a linear model with its effects integrated out on all devices, keeping q after every chunk; a
-process by itself also draws the effects, for many estimates of the score.
+process by itself also draws the effects, for many estimates of the score and a fit.
 """
 
 import sys
@@ -46,6 +46,12 @@ def fit(devices):
     return {"trace": np.stack(trace), "elbo": found.elbo}
 
 
+def fit_with_drawn_effects(devices):
+    """Mean and sds of q."""
+    q = infer(MODEL, rows(), devices=devices, latents="sample", importance=False).q
+    return {"mean": np.asarray(q.centre), "sd": np.asarray(q.standard_deviation())}
+
+
 def scores(model, data):
     """Scores of theta by drawn effects, one a key."""
     rule, theta = Sampled(), jnp.asarray(THETA)
@@ -66,7 +72,7 @@ def main(out, coordinator=None, process_id=0, num_processes=1):
     # With several processes all devices are used without being asked for.
     found = {**fit(None if coordinator else "all"), "devices": mesh.size}
     if not coordinator:
-        found |= scores(Sharded(MODEL), shard(rows(), mesh))
+        found |= scores(Sharded(MODEL), shard(rows(), mesh)) | fit_with_drawn_effects("all")
     if is_first():
         np.savez(out, **found)
 

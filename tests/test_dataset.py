@@ -12,6 +12,7 @@ import nghvi
 from nghvi import GroupedDataset
 from nghvi.data import Rows, copying, parquet
 from nghvi.data.streamed import StackedPieces, StreamedRows
+from nghvi.storage.checkpoints import checkpoint_files
 
 INPUTS = ["a", "b"]
 NETWORK = {"hidden": (3,), "steps": 24, "n_starts": 1, "batch_groups": 10}
@@ -109,6 +110,24 @@ def test_pieces_on_disk_are_those_in_memory_bit_for_bit(frame, copy):
         real = one.weight > 0
         np.testing.assert_array_equal(one.x[real], other.x[real])
         np.testing.assert_array_equal(one.y[real], other.y[real])
+
+
+def test_a_fit_from_disk_goes_on_from_its_checkpoints(folder, tmp_path):
+    """What was kept last is taken away: the fit goes on from before, to the same bits."""
+
+    def fitted():
+        model = nghvi.MixedRegressor("firm", **NETWORK, random_state=0)
+        return model.fit(GroupedDataset(folder), "y", checkpoint=tmp_path, every=0)
+
+    whole = fitted()
+    for path in checkpoint_files(tmp_path)[1:]:
+        path.unlink()
+    resumed = fitted()
+    np.testing.assert_array_equal(
+        resumed.posterior_.inference.pool.theta, whole.posterior_.inference.pool.theta
+    )
+    pd.testing.assert_frame_equal(resumed.trace_, whole.trace_, check_exact=True)
+    assert resumed.elbo_ == whole.elbo_
 
 
 def test_a_fit_from_disk_is_the_fit_in_memory(on_disk, in_memory, frame, folder):

@@ -86,6 +86,14 @@ def test_effects_drawn_on_four_devices_give_the_score_of_theta(four):
     assert (np.abs(drawn.mean(axis=0) - exact) < 5 * error).all()
 
 
+def test_a_fit_with_effects_drawn_on_four_devices_is_that_of_one(four):
+    """Other draws, the same posterior: each fit stops within about 0.03 sd of it."""
+    alone = spread_worker.fit_with_drawn_effects(None)
+    np.testing.assert_array_less(np.abs(four["mean"] - alone["mean"]) / alone["sd"], 0.15)
+    np.testing.assert_array_less(np.abs(four["sd"] / alone["sd"] - 1), 0.15)
+    assert not np.array_equal(four["mean"], alone["mean"])
+
+
 def test_a_process_says_why_it_ends_when_the_runtime_aborts_it():
     code = "import os; from nghvi._core.hosts import _explain_abort as e; e(1, 2); os.abort()"
     ended = subprocess.run(
