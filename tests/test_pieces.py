@@ -82,8 +82,10 @@ def model_of(kind):
 def data_of(kind, name):
     x, y, group, weight = table(name, binary=kind == "probit")
     rows = Rows.from_arrays(x, y, group, SIZES[name].size, weight)
-    if kind in ("panel", "indexed"):
+    if kind in ("panel", "cells"):
         return collapse(rows, sums_suffice=kind == "panel")
+    if kind == "indexed":
+        return collapse(rows, sums_suffice=False, merge=False)
     return prepare(model_of(kind), rows) if kind == "linear" else rows
 
 
@@ -102,7 +104,7 @@ def on_device(pieces):
     [
         ("rows", "single rows"),
         ("linear", "fewer than pieces"),
-        *((kind, "unbalanced") for kind in ("rows", "probit", "panel", "indexed")),
+        *((kind, "unbalanced") for kind in ("rows", "probit", "panel", "indexed", "cells")),
     ],
 )
 def test_log_marginals_of_pieces_add_up_to_the_whole(kind, name):

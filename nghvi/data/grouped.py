@@ -7,7 +7,7 @@ change with theta; ``LinearStatistics`` and ``Panel`` from sums over rows taken 
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -113,6 +113,24 @@ class Rows(Grouped):
             num_rows=float(placed.sum()),
         )
 
+    @staticmethod
+    def indexed(
+        inputs: Float[np.ndarray, "t d"],
+        index: Int[np.ndarray, " n"],
+        y: np.ndarray,
+        group: np.ndarray,
+        num_groups: int,
+        weight: np.ndarray | None = None,
+    ) -> "Rows":
+        """Rows whose inputs are ``inputs[index]``, stated once."""
+        rows = Rows.from_arrays(index[:, None], y, group, num_groups, weight)
+        return eqx.tree_at(
+            lambda r: (r.x, r.index),
+            rows,
+            (jnp.asarray(inputs), jnp.asarray(rows.x[:, 0], int)),
+            is_leaf=lambda leaf: leaf is None,
+        )
+
     @property
     def num_groups(self) -> int:
         return sum(count for count, _ in self.blocks)
@@ -128,15 +146,31 @@ class Rows(Grouped):
         weight = np.ones(len(self.y)) if self.weight is None else np.asarray(self.weight)
         keep = weight > 0
         x = np.asarray(self.x) if self.index is None else np.asarray(self.x)[self.index]
-        group = np.concatenate([np.repeat(np.arange(c), s) for c, s in self.blocks])
-        first = np.cumsum([0, *(c for c, _ in self.blocks)])[:-1]
-        group = group + np.repeat(first, [c * s for c, s in self.blocks])
-        return Observations(x[keep], np.asarray(self.y)[keep], group[keep], weight[keep])
+        group = self.group_of_rows()[keep]
+        return Observations(x[keep], np.asarray(self.y)[keep], group, weight[keep])
+
+    def numbered_by(self, original_order: Int[Array, " k"]) -> Self:
+        """The same rows, if their groups had been numbered in the memory order of other data."""
+        order = self.original_order[original_order]
+        return eqx.tree_at(lambda rows: rows.original_order, self, order)
+
+    def group_of_rows(self) -> Int[np.ndarray, " n"]:
+        """The group of every row, padding included."""
+        sizes = np.repeat([s for _, s in self.blocks], [c for c, _ in self.blocks])
+        return np.repeat(np.arange(self.num_groups), sizes)
 
     def features(self, of: Callable[[Array], Array]) -> Float[Array, "n q"]:
         """Features of every row, computed once for inputs that repeat."""
         computed = of(self.x)
         return computed if self.index is None else computed[self.index]
+
+    def at_observations(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+        """Values of rows at each of their observations; here a row has one."""
+        return values
+
+    def by_row(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+        """Sums of observations' values over those of a row; here a row has one."""
+        return values
 
     def weighted(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
         """Values times the number of times their row was observed (0 for padding)."""

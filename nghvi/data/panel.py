@@ -6,7 +6,8 @@ x_t (errors about zero; ``u`` = H beta)::
     Z_k'Z_k = sum_t n_kt z_t z_t'      Z_k'e_k = sum_t (s_kt - n_kt u_t) z_t
     e'e     = sum y^2 - 2 sum_kt s_kt u_t + sum_kt n_kt u_t^2
 
-Exact for a Gaussian response. Other responses keep their rows, equal ones once with their count.
+Exact for a Gaussian response. Other responses keep their rows, equal ones once with their count,
+or cells of them (:mod:`nghvi.data.cells`).
 """
 
 from collections.abc import Callable
@@ -16,10 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from nghvi.data.cells import CellRows
 from nghvi.data.grouped import Grouped, Moments, Observations, Rows, select
 
-WORTHWHILE = 4
-"""Rows must repeat this often on average before collapsing them pays."""
+WORTHWHILE, SEVERAL = 4, 2
+"""So often inputs must repeat on average before it pays to collapse them, and so many different
+responses a group must have at an input before cells pay."""
 
 
 class Panel(Grouped):
@@ -93,23 +96,19 @@ def _panel(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndar
 def _indexed(
     rows: Rows, observed: Observations, first: np.ndarray, index: np.ndarray, merge: bool
 ) -> Rows:
-    """Rows that name their inputs."""
-    kept = merged = np.arange(len(index))
+    """Rows that name their inputs, or cells of them where they have several responses each."""
+    inputs = observed.x[first]
     if merge:
         kept, merged = distinct_rows(np.column_stack([observed.group, index, observed.y]))
-    weight = np.bincount(merged, observed.weight)
-    inputs = index[kept].astype(float)[:, None]
-    laid_out = Rows.from_arrays(
-        inputs, observed.y[kept], observed.group[kept], rows.num_groups, weight
-    )
-    order = laid_out.original_order[rows.original_order]
-    number = jnp.asarray(laid_out.x[:, 0], int)
-    return eqx.tree_at(
-        lambda r: (r.x, r.index, r.original_order),
-        laid_out,
-        (jnp.asarray(observed.x[first]), number, order),
-        is_leaf=lambda leaf: leaf is None,
-    )
+        weight = np.bincount(merged, observed.weight)
+        x, y, group, _ = (part[kept] for part in observed)
+        observed, index = Observations(x, y, group, weight), index[kept]
+    laid_out: Rows
+    if merge and SEVERAL * len(np.unique(observed.group * len(first) + index)) <= len(index):
+        laid_out = CellRows.make(inputs, index, observed, rows.num_groups)
+    else:
+        laid_out = Rows.indexed(inputs, index, *observed[1:3], rows.num_groups, observed.weight)
+    return laid_out.numbered_by(rows.original_order)
 
 
 def distinct_rows(values: Float[np.ndarray, "n d"]) -> tuple[np.ndarray, np.ndarray]:

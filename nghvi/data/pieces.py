@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from nghvi.data.blocks import choose_sizes, rank_within
+from nghvi.data.cells import CellRows
 from nghvi.data.grouped import Grouped, Rows
 from nghvi.data.linear import LinearStatistics
 from nghvi.data.panel import Panel
@@ -145,6 +146,8 @@ def in_pieces(
 
 def cut(data: Any, pieces: int, which: Sequence[int] | None = None) -> Grouped:
     """Data in any form as stacked pieces, of which ``which`` (all, if None)."""
+    if isinstance(data, CellRows):
+        data = data.apart()
     if isinstance(data, Rows):
         return _cut_rows(data, pieces, which)
     # Every group costs the same, whatever its rows.

@@ -22,7 +22,7 @@ def prior_share(problem: RowProblem) -> Float[Array, " r"]:
     Read where the effects are zero: it must not depend on the draw, or the score is biased.
     """
     data = problem.data
-    curvature = -problem.response.slopes(data.y, problem.offset, problem.dispersion)[1]
+    curvature = -problem.slopes(problem.offset)[1]
     information = data.sum(curvature[:, None] * problem.design**2)
     share = data.over_groups(1 / (1 + jnp.maximum(information, 0.0)))
     return share / jnp.maximum(data.num_present, 1)

@@ -81,7 +81,9 @@ def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple:
     nodes = jax.vmap(place)(jnp.asarray(points))
     eta = jax.vmap(problem.predictor)(nodes)
     log_prob, pull = jax.vjp(
-        lambda eta, dispersion: problem.response.log_prob(data.y, eta, dispersion),
+        lambda eta, dispersion: jax.vmap(data.by_row)(
+            problem.response.log_prob(data.y, jax.vmap(data.at_observations)(eta), dispersion)
+        ),
         eta,
         problem.dispersion,
     )

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from nghvi._core.response import Response
 from nghvi._linalg import small
-from nghvi._typing import Key
+from nghvi._typing import Key, Scalar
 from nghvi.data.grouped import Rows
 
 MOST_NEWTON_STEPS = 30
@@ -44,17 +44,29 @@ class RowProblem(NamedTuple):
 
     def log_prob(self, effects: Float[Array, "r k"]) -> Float[Array, " k"]:
         """log p(y_k | u_k) + log N(u_k; 0, I) without the latter's constant, each group."""
-        rows = self.response.log_prob(self.data.y, self.predictor(effects), self.dispersion)
-        return self.data.sum(rows) - 0.5 * jnp.sum(effects**2, axis=0)
+        eta = self.data.at_observations(self.predictor(effects))
+        fit = self.data.by_row(self.response.log_prob(self.data.y, eta, self.dispersion))
+        return self.data.sum(fit) - 0.5 * jnp.sum(effects**2, axis=0)
+
+    def slopes(self, eta: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """First and second derivative of the log likelihood in each row's predictor."""
+        data = self.data
+        found = self.response.slopes(data.y, data.at_observations(eta), self.dispersion)
+        return data.by_row(found[0]), data.by_row(found[1])
 
     def derivatives(
         self, effects: Float[Array, "r k"]
     ) -> tuple[Float[Array, "r k"], Float[Array, "r r k"]]:
         """Gradient and negative Hessian of :meth:`log_prob` in each group's effects."""
-        first, second = self.response.slopes(self.data.y, self.predictor(effects), self.dispersion)
+        first, second = self.slopes(self.predictor(effects))
         gradient = self.data.sum(self.design * first[:, None]).T - effects
         curvature = self.data.gram(self.design, -second)
         return gradient, jnp.eye(effects.shape[0])[:, :, None] + curvature
+
+
+def log_likelihood(response: Response, dispersion: Array, data: Rows, eta: Array) -> Scalar:
+    """Of all observations, at the predictors of their rows."""
+    return data.total(response.log_prob(data.y, data.at_observations(eta), dispersion))
 
 
 def whiten_design(

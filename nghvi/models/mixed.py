@@ -23,7 +23,7 @@ from nghvi.data import LinearStatistics, Moments, Panel, Rows
 from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
 from nghvi.latents import centring, conjugate, metropolis, quadrature
-from nghvi.latents.rows import RowProblem
+from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
 
@@ -188,7 +188,7 @@ class MixedModel(MarginalModel):
             fit = conjugate.log_marginal(moments, jnp.exp(params.dispersion[0]), lower)
         elif self.num_effects == 0:
             eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)
-            fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
+            fit = log_likelihood(self.response, params.dispersion, data, eta)
         else:
             fit = quadrature.log_marginal(self.row_problem(params, data), self.nodes)
         return fit + self.log_prior(params)
@@ -196,7 +196,7 @@ class MixedModel(MarginalModel):
     def log_joint(self, params: MixedParams, latents: Float[Array, "k r"], data: Rows) -> Scalar:
         h = data.features(lambda x: self.features(params, x))
         eta = h @ self.all_coef(params) + jnp.sum(self.design(h) * data.expand(latents), axis=1)
-        fit = data.total(self.response.log_prob(data.y, eta, params.dispersion))
+        fit = log_likelihood(self.response, params.dispersion, data, eta)
         lower = self.precision_factor(params)
         log_det = jnp.sum(jnp.log(jnp.diagonal(lower)))
         constant = log_det - 0.5 * self.num_effects * jnp.log(2 * jnp.pi)
