@@ -1,21 +1,23 @@
 """Honest numbers: evidence, ELBO, verdicts, importance weights, published rules."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import nghvi
 from nghvi._core.evaluate import evaluate
+from nghvi._core.model import unraveller
 from nghvi.data.grouped import Rows
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
-from nghvi.networks import Identity
+from nghvi.networks import Identity, Perceptron
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import pareto_shape
 from nghvi.recipes.project import project
 from nghvi.recipes.verdict import judge
-from nghvi.responses import Gaussian
+from nghvi.responses import Gaussian, Probit
 from nghvi.variational import CholeskyGaussian
 from tests.conftest import panel_frame
 from tests.test_fit import DATA, NormalMean
@@ -66,6 +68,28 @@ def test_published_rules_approach_the_optimum_and_are_judged(method):
     few = infer(MODEL, ROWS, method=method, steps=20, rank=1, start=start)
     assert not few.converged
     assert few.verdict.sentence.startswith("Not converged")
+
+
+@pytest.mark.parametrize(
+    ("trunk", "response", "rest", "scale"),
+    [
+        (Identity(3), Probit(), 0.01, 1.0),
+        (Perceptron(3, (3,)), Gaussian(), 0.01, 1.0),
+        (Perceptron(3, (3,)), Probit(), 0.0, 0.01),
+    ],
+)
+def test_published_rules_start_where_their_authors_did(trunk, response, rest, scale):
+    model = MixedModel(trunk, response, Priors.paper(), (0,))
+    start = published_start(model, ROWS, 0)
+    params = unraveller(model, ROWS)(start.theta)
+    assert start.scale == scale
+    for part in (params.coef, params.dispersion, params.effects):
+        np.testing.assert_array_equal(part, rest)
+    for layer in jax.tree.leaves(params.weights):
+        bound = np.sqrt(6) / (layer.shape[0] + layer.shape[1] - 1)
+        assert np.abs(layer).max() <= bound
+        assert np.abs(layer).max() > bound / 2
+        assert not layer[:, 0].any()
 
 
 def test_the_same_seed_gives_the_same_result_and_another_seed_another():

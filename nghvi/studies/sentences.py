@@ -108,6 +108,10 @@ def example3(rows: list[Row]) -> list[str]:
             *_duels(wide, -1, printed, key),
         ]
     found.append(
+        "The hybrid methods start with sds of 0.01 here, as the authors' program does; from sds of "
+        "1, the start of the other examples, SG-HVI loses all units of its network."
+    )
+    found.append(
         f"{FRESH} NAGVAC's predictions draw effects from their prior, as published: it cannot use "
         "what is known about a group."
     )
