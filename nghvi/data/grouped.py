@@ -23,17 +23,18 @@ class Moments(NamedTuple):
     gram: Float[Array, "r r k"]
     cross: Float[Array, "r k"]
     square: Float[Array, ""]
-    num_rows: float
+    num_rows: float | Float[Array, ""]
 
 
 class Grouped(eqx.Module):
     """Data of many groups in one of their forms; groups are kept in memory order.
 
-    Every form also has ``num_groups`` and ``variance``, that of the response.
+    Every form also has ``num_groups`` and ``variance``, that of the response. ``num_rows`` is an
+    array where no shape depends on it, so that one program serves any number of rows.
     """
 
     original_order: eqx.AbstractVar[Int[Array, " k"]]
-    num_rows: eqx.AbstractVar[float]
+    num_rows: eqx.AbstractVar[float | Float[Array, ""]]
 
     @abc.abstractmethod
     def moments(

@@ -26,7 +26,7 @@ class LinearStatistics(Grouped):
     effects_design: Float[Array, "r q k"]
     effects_cross: Float[Array, "r k"]
     original_order: Int[Array, " k"]
-    num_rows: float = eqx.field(static=True)
+    num_rows: Float[Array, ""]
     num_groups: int = eqx.field(static=True)
 
     @staticmethod
@@ -67,7 +67,7 @@ class LinearStatistics(Grouped):
             effects_design=jnp.asarray(design),
             effects_cross=jnp.asarray(cross),
             original_order=rows.original_order,
-            num_rows=float(rows.num_rows),
+            num_rows=jnp.asarray(rows.num_rows, float),
             num_groups=rows.num_groups,
         )
 
@@ -102,7 +102,7 @@ class LinearStatistics(Grouped):
             centre=jnp.asarray(centre),
             variance=jnp.asarray(variance),
             original_order=jnp.arange(num_groups),
-            num_rows=num_rows,
+            num_rows=jnp.asarray(num_rows, float),
             num_groups=num_groups,
             **{name: jnp.asarray(values) for name, values in (totals | by_group).items()},
         )

@@ -31,7 +31,7 @@ class Panel(Grouped):
     square_total: Float[Array, ""]
     variance: Float[Array, ""]
     original_order: Int[Array, " k"]
-    num_rows: float = eqx.field(static=True)
+    num_rows: Float[Array, ""]
 
     @property
     def num_groups(self) -> int:
@@ -86,7 +86,7 @@ def _panel(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndar
         square_total=jnp.asarray(weight @ y**2),
         variance=jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
         original_order=rows.original_order,
-        num_rows=rows.num_rows,
+        num_rows=jnp.asarray(rows.num_rows, float),
     )
 
 
