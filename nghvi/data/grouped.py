@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -100,16 +101,16 @@ class Rows(Grouped):
             # Padding repeats a real row rather than zeros, so every function stays finite on it.
             out = np.broadcast_to(values[:1], (total, *values.shape[1:])).copy()
             out[layout.position] = values
-            return jnp.asarray(out)
+            return jax.device_put(out)
 
         placed = np.zeros(total)
         placed[layout.position] = 1.0 if weight is None else weight
         return Rows(
             x=place(np.asarray(x, float)),
             y=place(np.asarray(y, float)),
-            weight=None if (placed == 1).all() else jnp.asarray(placed),
+            weight=None if (placed == 1).all() else jax.device_put(placed),
             index=None,
-            original_order=jnp.asarray(np.argsort(layout.group_order)),
+            original_order=jax.device_put(np.argsort(layout.group_order)),
             blocks=layout.blocks,
             num_rows=float(placed.sum()),
         )

@@ -12,6 +12,7 @@ Exact for a Gaussian response. Other responses keep their rows, equal ones once 
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -76,17 +77,17 @@ def _panel(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndar
     cell = observed.group * len(first) + index
 
     def cells(values: np.ndarray) -> Array:
-        return jnp.asarray(np.bincount(cell, values, shape[0] * shape[1]).reshape(shape))
+        return jax.device_put(np.bincount(cell, values, shape[0] * shape[1]).reshape(shape))
 
     weight, y = observed.weight, observed.y
     return Panel(
-        x=jnp.asarray(observed.x[first]),
+        x=jax.device_put(observed.x[first]),
         counts=cells(weight),
         sums=cells(weight * y),
-        square_total=jnp.asarray(weight @ y**2),
-        variance=jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
+        square_total=jax.device_put(weight @ y**2),
+        variance=jax.device_put(np.cov(y, aweights=weight, ddof=0)),
         original_order=rows.original_order,
-        num_rows=jnp.asarray(rows.num_rows, float),
+        num_rows=jax.device_put(np.float64(rows.num_rows)),
     )
 
 
@@ -107,7 +108,7 @@ def _indexed(
     return eqx.tree_at(
         lambda r: (r.x, r.index, r.original_order),
         laid_out,
-        (jnp.asarray(observed.x[first]), number, order),
+        (jax.device_put(observed.x[first]), number, order),
         is_leaf=lambda leaf: leaf is None,
     )
 
