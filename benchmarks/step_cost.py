@@ -93,7 +93,7 @@ def mixed_problem(groups: int, num_effects: int) -> tuple[LatentModel, object]:
         effects_design=jnp.asarray(design),
         effects_cross=jnp.asarray(cross),
         original_order=jnp.arange(groups),
-        num_rows=rows,
+        num_rows=jnp.asarray(rows, float),
         num_groups=groups,
     )
     effects = InverseGamma() if num_effects == 1 else WishartPrecision(1.0)

@@ -7,7 +7,6 @@ from typing import TypeVar, cast
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
@@ -27,7 +26,7 @@ from nghvi.recipes.plan import METHODS as METHODS
 from nghvi.recipes.plan import PUBLISHED as PUBLISHED
 from nghvi.recipes.plan import Plan
 from nghvi.recipes.run import Position, Progress, Run, run
-from nghvi.recipes.start import value_and_score
+from nghvi.recipes.start import log_target, value_and_score
 from nghvi.recipes.verdict import Verdict
 
 SIDE_BY_SIDE = 200_000
@@ -71,7 +70,7 @@ class Inference:
 
 def unravel_draws(model: LatentModel, data: Data, theta: Float[np.ndarray, "s m"]) -> Params:
     """Named parameters of many draws at once."""
-    return _unravel_draws(model, data, jnp.asarray(theta))
+    return _unravel_draws(model, data, jax.device_put(theta))
 
 
 @eqx.filter_jit
@@ -195,7 +194,8 @@ def _refined_if_needed(model: M, data: Data, q: Variational) -> M | None:
     if isinstance(data, Batches):
         now, then = (log_targets(m, data, np.asarray(q.centre)[None])[0] for m in (model, better))
     else:
-        now, then = (float(value_and_score(m, data, q.centre)[0]) for m in (model, better))
+        now = float(value_and_score(model, data, q.centre)[0])  # compiled already
+        then = float(log_target(better, data, q.centre))
     return better if abs(now - then) > 0.01 else None
 
 

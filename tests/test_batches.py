@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,18 +70,17 @@ def test_the_mean_over_all_pieces_is_the_whole(rows, response):
     slope = rng.normal(size=(batches.pieces.num_pieces, theta.size))
     value = rng.normal(size=len(slope))
     anchor = Anchor(rng.normal(size=theta.size), value - value.mean(), slope - slope.mean(axis=0))
-    expected = jax.value_and_grad(lambda t: model.log_marginal(unravel(t), rows))(theta)
 
-    @jax.jit
-    def of(t, piece):
-        return jax.value_and_grad(lambda t: piece_model.log_marginal(unravel(t), piece))(t)
+    def compiled(density):
+        return eqx.filter_jit(
+            lambda t, data: jax.value_and_grad(lambda t: density(unravel(t), data))(t)
+        )
 
+    expected, of = compiled(model.log_marginal)(theta, rows), compiled(piece_model.log_marginal)
     if not response.conjugate:  # effects at rest, and their prior with them
-        rest = jax.grad(lambda t: model.log_at_rest(unravel(t), rows))(theta)
-        found = [
-            jax.grad(lambda t, p=piece: piece_model.log_at_rest(unravel(t), p))(theta)
-            for piece in batches.each()
-        ]
+        _, rest = compiled(model.log_at_rest)(theta, rows)
+        at_rest = compiled(piece_model.log_at_rest)
+        found = [at_rest(theta, piece)[1] for piece in batches.each()]
         np.testing.assert_allclose(np.mean(found, axis=0), rest, rtol=1e-8, atol=1e-8)
     for some in (batches, dataclasses.replace(batches, anchor=anchor)):
         found = [of(theta, piece) for piece in some.each()]
@@ -99,10 +99,11 @@ def test_drawn_latents_of_all_pieces_are_those_of_the_whole(rows):
     params = model.init_params(KEY, rows)
     effects = np.random.default_rng(0).normal(size=(23, 1))
     in_memory = effects[np.argsort(rows.original_order)]
-    expected = model.log_joint(params, jnp.asarray(in_memory), rows)
+    expected = eqx.filter_jit(model.log_joint)(params, in_memory, rows)
     members = batches.pieces.members
+    log_joint = eqx.filter_jit(piece_model.log_joint)
     found = [
-        piece_model.log_joint(params, jnp.asarray(effects[codes]), piece)
+        log_joint(params, effects[codes], piece)
         for codes, piece in zip(members, batches.each(), strict=True)
     ]
     np.testing.assert_allclose(np.mean(found), expected, rtol=1e-10)
@@ -153,11 +154,12 @@ def test_an_anchor_takes_the_noise_of_the_batches_away(rows):
     unravel = unraveller(model, rows)
     near = theta + 0.01 * np.random.default_rng(0).normal(size=theta.size)
 
+    @jax.jit
+    def slope(piece):
+        return jax.grad(lambda t: piece_model.log_marginal(unravel(t), piece))(near)
+
     def spread(some):
-        slopes = [
-            jax.grad(lambda t, p=piece: piece_model.log_marginal(unravel(t), p))(near)
-            for piece in some.each()
-        ]
+        slopes = [slope(piece) for piece in some.each()]
         return np.std(slopes, axis=0).max()
 
     assert spread(anchored) < 0.1 * spread(batches)

@@ -9,6 +9,7 @@ import pytest
 
 from nghvi.data import LinearStatistics, Rows
 from nghvi.data.blocks import MOST_BLOCKS, lay_out
+from nghvi.data.panel import collapse
 
 # layout
 
@@ -189,6 +190,27 @@ def test_linear_statistics_give_the_moments_of_the_rows(name):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), ours, direct
         )
+
+
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        lambda rows: LinearStatistics.from_rows(rows, (0,)),
+        lambda rows: collapse(rows, sums_suffice=True),
+    ],
+    ids=["linear", "panel"],
+)
+def test_sums_of_any_number_of_rows_share_programs(reduce):
+    """What a program is compiled for is the same: structure, shapes, types."""
+
+    def seen(size):
+        x = np.arange(3.0)[np.arange(size) % 3, None]
+        reduced = reduce(Rows.from_arrays(x, np.sin(np.arange(size)), np.arange(size) % 4, 4))
+        assert not isinstance(reduced, Rows)
+        assert reduced.num_rows == size
+        return jax.tree.flatten(jax.tree.map(jax.typeof, reduced))
+
+    assert seen(48) == seen(60)
 
 
 @problems

@@ -16,6 +16,7 @@ from nghvi._core.score import Integrated
 from nghvi.cli import main
 from nghvi.models.sharded import mesh_of, shard
 from tests import spread_worker
+from tests.conftest import QUICK_TO_COMPILE
 
 FOUR = "--xla_force_host_platform_device_count=4"
 
@@ -24,7 +25,7 @@ def start(*arguments, flags="", module="tests.spread_worker"):
     """A worker; it must not inherit a number of devices."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "XLA_FLAGS": f"{QUICK_TO_COMPILE} {flags}", "JAX_PLATFORMS": "cpu"},
         stderr=subprocess.PIPE,
         text=True,
     )

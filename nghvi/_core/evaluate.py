@@ -70,7 +70,7 @@ def log_targets(
     Of :class:`Batches` the mean over all pieces is taken, which is the density of all the data.
     """
     if isinstance(data, Batches):
-        at = jnp.asarray(theta)
+        at = jax.device_put(theta)
         total = sum(np.asarray(_log_targets(model, p, at, batch or BATCH)) for p in data.each())
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
     padded = -(-len(theta) // BATCH) * BATCH
@@ -78,7 +78,7 @@ def log_targets(
         [theta, np.broadcast_to(theta[:1], (padded - len(theta), theta.shape[1]))]
     )
     values = [
-        np.asarray(_log_targets(model, data, jnp.asarray(filled[i : i + BATCH]), batch or BATCH))
+        np.asarray(_log_targets(model, data, jax.device_put(filled[i : i + BATCH]), batch or BATCH))
         for i in range(0, padded, BATCH)
     ]
     joined = np.concatenate(values)[: len(theta)]

@@ -161,6 +161,7 @@ def unraveller(model: LatentModel, data: Data) -> Callable[[Float[Array, " m"]],
     return ravel_pytree(zeros)[1]
 
 
+@eqx.filter_jit
 def initial_theta(key: Key, model: LatentModel, data: Data) -> Float[Array, " m"]:
     """The model's starting point as one vector."""
     return ravel_pytree(model.init_params(key, data))[0]

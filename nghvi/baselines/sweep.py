@@ -103,10 +103,10 @@ def draw_noise(key: Key, model: MixedModel, statistics: LinearStatistics) -> Noi
     q, r, num_groups = statistics.centre.size, model.num_effects, statistics.num_groups
     key_normals, key_gammas = jax.random.split(key)
     normals = jax.random.normal(key_normals, (q + r * num_groups + r * r,))
-    shapes = [precision_shapes(model.priors.effects, r, num_groups), np.zeros((0, 1))]
+    shapes = [precision_shapes(model.priors.effects, r, num_groups), jnp.zeros((0, 1))]
     if not isinstance(model.response, Probit):
         shapes[1] = variance_shapes(model.priors.noise, 1, statistics.num_rows)
-    gammas = jax.random.gamma(key_gammas, np.concatenate([s.ravel() for s in shapes]))
+    gammas = jax.random.gamma(key_gammas, jnp.concatenate([s.ravel() for s in shapes]))
     return Noise(
         *_cut(normals, (q,), (r, num_groups), (r, r)),
         *_cut(gammas, shapes[0].shape, shapes[1].shape),

@@ -20,7 +20,6 @@ every call of the rejection sampler adds about as much to compile as the rest of
 """
 
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
@@ -28,13 +27,13 @@ from nghvi.priors import HalfT, HuangWand, InverseGamma, WishartPrecision
 
 
 def variance_shapes(
-    prior: InverseGamma | HalfT, size: int, count: float
-) -> Float[np.ndarray, "s size"]:
+    prior: InverseGamma | HalfT, size: int, count: float | Float[Array, ""]
+) -> Float[Array, "s size"]:
     """Shapes of the gamma variates for ``size`` variances with ``count`` squares each."""
     if isinstance(prior, InverseGamma):
-        return np.full((1, size), prior.shape + 0.5 * count)
-    halves = 0.5 * (prior.df + np.array([1.0, count]))
-    return np.broadcast_to(halves[:, None], (2, size))
+        return jnp.full((1, size), prior.shape + 0.5 * count)
+    halves = 0.5 * (prior.df + jnp.array([1.0, count]))
+    return jnp.broadcast_to(halves[:, None], (2, size))
 
 
 def draw_variances(
@@ -52,15 +51,15 @@ def draw_variances(
 
 def precision_shapes(
     prior: InverseGamma | HalfT | WishartPrecision | HuangWand, r: int, num_groups: int
-) -> Float[np.ndarray, "s r"]:
+) -> Float[Array, "s r"]:
     """Shapes of the gamma variates for the precision of r effects."""
     if isinstance(prior, InverseGamma | HalfT):
         return variance_shapes(prior, r, num_groups)
     if isinstance(prior, WishartPrecision):
         df = r + 1 if prior.df is None else prior.df
         return _bartlett_shapes(df + num_groups, r)[None]
-    auxiliary = np.full(r, 0.5 * (prior.df + r))
-    return np.stack([auxiliary, _bartlett_shapes(prior.df + r - 1 + num_groups, r)])
+    auxiliary = jnp.full(r, 0.5 * (prior.df + r))
+    return jnp.stack([auxiliary, _bartlett_shapes(prior.df + r - 1 + num_groups, r)])
 
 
 def draw_precision_factor(
@@ -83,9 +82,9 @@ def draw_precision_factor(
     return _wishart_root(gammas[1], normals, jnp.diag(2 * prior.df / auxiliary) + scatter)
 
 
-def _bartlett_shapes(df: float, r: int) -> Float[np.ndarray, " r"]:
+def _bartlett_shapes(df: float, r: int) -> Float[Array, " r"]:
     """Half the degrees of freedom df, df - 1, ... on the diagonal."""
-    return 0.5 * (df - np.arange(r))
+    return 0.5 * (df - jnp.arange(r))
 
 
 def _wishart_root(

@@ -7,6 +7,7 @@ sums of the responses would not be, and the sums over groups run over cells.
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -53,8 +54,8 @@ class CellRows(Rows):
             blocks=rows.blocks,
             num_rows=within.num_rows,
             within=within,
-            row_of=jnp.asarray(row[np.argsort(memory)]),
-            cell_of=jnp.asarray(memory[placed]),
+            row_of=jax.device_put(row[np.argsort(memory)]),
+            cell_of=jax.device_put(memory[placed]),
         )
 
     def at_observations(self, values: Float[Array, "n *rest"]) -> Float[Array, "o *rest"]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -23,17 +24,18 @@ class Moments(NamedTuple):
     gram: Float[Array, "r r k"]
     cross: Float[Array, "r k"]
     square: Float[Array, ""]
-    num_rows: float
+    num_rows: float | Float[Array, ""]
 
 
 class Grouped(eqx.Module):
     """Data of many groups in one of their forms; groups are kept in memory order.
 
-    Every form also has ``num_groups`` and ``variance``, that of the response.
+    Every form also has ``num_groups`` and ``variance``, that of the response. ``num_rows`` is an
+    array where no shape depends on it, so that one program serves any number of rows.
     """
 
     original_order: eqx.AbstractVar[Int[Array, " k"]]
-    num_rows: eqx.AbstractVar[float]
+    num_rows: eqx.AbstractVar[float | Float[Array, ""]]
 
     @abc.abstractmethod
     def moments(
@@ -99,16 +101,16 @@ class Rows(Grouped):
             # Padding repeats a real row rather than zeros, so every function stays finite on it.
             out = np.broadcast_to(values[:1], (total, *values.shape[1:])).copy()
             out[layout.position] = values
-            return jnp.asarray(out)
+            return jax.device_put(out)
 
         placed = np.zeros(total)
         placed[layout.position] = 1.0 if weight is None else weight
         return Rows(
             x=place(np.asarray(x, float)),
             y=place(np.asarray(y, float)),
-            weight=None if (placed == 1).all() else jnp.asarray(placed),
+            weight=None if (placed == 1).all() else jax.device_put(placed),
             index=None,
-            original_order=jnp.asarray(np.argsort(layout.group_order)),
+            original_order=jax.device_put(np.argsort(layout.group_order)),
             blocks=layout.blocks,
             num_rows=float(placed.sum()),
         )
@@ -127,7 +129,7 @@ class Rows(Grouped):
         return eqx.tree_at(
             lambda r: (r.x, r.index),
             rows,
-            (jnp.asarray(inputs), jnp.asarray(rows.x[:, 0], int)),
+            (jax.device_put(inputs), jax.device_put(np.asarray(rows.x[:, 0], int))),
             is_leaf=lambda leaf: leaf is None,
         )
 

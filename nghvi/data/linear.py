@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -26,7 +27,7 @@ class LinearStatistics(Grouped):
     effects_design: Float[Array, "r q k"]
     effects_cross: Float[Array, "r k"]
     original_order: Int[Array, " k"]
-    num_rows: float = eqx.field(static=True)
+    num_rows: Float[Array, ""]
     num_groups: int = eqx.field(static=True)
 
     @staticmethod
@@ -58,16 +59,16 @@ class LinearStatistics(Grouped):
             cross[i] = group_sum(weighted[:, column] * residual)
         gram[:] = design[:, np.array(random, int)] if r else gram
         return LinearStatistics(
-            centre=jnp.asarray(centre),
-            gram_total=jnp.asarray(weighted.T @ x),
-            cross_total=jnp.asarray(weighted.T @ residual),
-            square_total=jnp.asarray(weight @ residual**2),
-            variance=jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
-            effects_gram=jnp.asarray(gram),
-            effects_design=jnp.asarray(design),
-            effects_cross=jnp.asarray(cross),
+            centre=jax.device_put(centre),
+            gram_total=jax.device_put(weighted.T @ x),
+            cross_total=jax.device_put(weighted.T @ residual),
+            square_total=jax.device_put(weight @ residual**2),
+            variance=jax.device_put(np.cov(y, aweights=weight, ddof=0)),
+            effects_gram=jax.device_put(gram),
+            effects_design=jax.device_put(design),
+            effects_cross=jax.device_put(cross),
             original_order=rows.original_order,
-            num_rows=float(rows.num_rows),
+            num_rows=jax.device_put(np.float64(rows.num_rows)),
             num_groups=rows.num_groups,
         )
 
@@ -99,12 +100,12 @@ class LinearStatistics(Grouped):
             for name, whole in by_group.items():
                 whole[..., codes[codes >= 0]] = np.asarray(getattr(part, name))[..., codes >= 0]
         return LinearStatistics(
-            centre=jnp.asarray(centre),
-            variance=jnp.asarray(variance),
+            centre=jax.device_put(centre),
+            variance=jax.device_put(variance),
             original_order=jnp.arange(num_groups),
-            num_rows=num_rows,
+            num_rows=jax.device_put(np.float64(num_rows)),
             num_groups=num_groups,
-            **{name: jnp.asarray(values) for name, values in (totals | by_group).items()},
+            **{name: jax.device_put(values) for name, values in (totals | by_group).items()},
         )
 
     @property

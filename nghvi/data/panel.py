@@ -13,6 +13,7 @@ or cells of them (:mod:`nghvi.data.cells`).
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -34,7 +35,7 @@ class Panel(Grouped):
     square_total: Float[Array, ""]
     variance: Float[Array, ""]
     original_order: Int[Array, " k"]
-    num_rows: float = eqx.field(static=True)
+    num_rows: Float[Array, ""]
 
     @property
     def num_groups(self) -> int:
@@ -79,17 +80,17 @@ def _panel(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndar
     cell = observed.group * len(first) + index
 
     def cells(values: np.ndarray) -> Array:
-        return jnp.asarray(np.bincount(cell, values, shape[0] * shape[1]).reshape(shape))
+        return jax.device_put(np.bincount(cell, values, shape[0] * shape[1]).reshape(shape))
 
     weight, y = observed.weight, observed.y
     return Panel(
-        x=jnp.asarray(observed.x[first]),
+        x=jax.device_put(observed.x[first]),
         counts=cells(weight),
         sums=cells(weight * y),
-        square_total=jnp.asarray(weight @ y**2),
-        variance=jnp.asarray(np.cov(y, aweights=weight, ddof=0)),
+        square_total=jax.device_put(weight @ y**2),
+        variance=jax.device_put(np.cov(y, aweights=weight, ddof=0)),
         original_order=rows.original_order,
-        num_rows=rows.num_rows,
+        num_rows=jax.device_put(np.float64(rows.num_rows)),
     )
 
 

@@ -164,7 +164,7 @@ def cut(data: Any, pieces: int, which: Sequence[int] | None = None) -> Grouped:
 
     share: dict[str, Any] = {
         "square_total": alike(data.square_total / pieces),
-        "num_rows": data.num_rows / pieces,
+        "num_rows": alike(data.num_rows / pieces),
     }
     order = _counted(members)
     if isinstance(data, Panel):

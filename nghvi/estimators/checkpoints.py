@@ -69,7 +69,7 @@ def _checkpoints_of(
             "estimator": type(estimator).__name__,
             **facts,
             "devices": str(1 if mesh is None else mesh.size),
-            "number of rows": str(data.num_rows),
+            "number of rows": str(float(data.num_rows)),
             "number of groups": str(data.num_groups),
             "sha256 of data and model": _fingerprint((seen, model)),
             "nghvi version": library_version(),

@@ -129,7 +129,7 @@ class Checks(Predictions):
     def _why_not_of_the_fit(self, request: Request) -> str | None:
         """What shows that rows are not those of the fit, which are not kept; None if nothing."""
         parts = self.posterior_.parts
-        fitted = sum(part.num_rows for part in parts)
+        fitted = sum(float(part.num_rows) for part in parts)
         if len(request.x) != fitted:
             return f"X has {len(request.x)} rows, the fit had {fitted:g} (counts included)"
         if len(self.groups_) and request.codes.max() >= len(self.groups_):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from nghvi._core.draws import flat_normal
 from nghvi._core.response import Response
 from nghvi._linalg import small
 from nghvi._typing import Key, Scalar
@@ -95,7 +96,7 @@ def draw_gaussian(
 ) -> Float[Array, "r k"]:
     """A draw of N(Q^-1 b, Q^-1) for every group, from the Cholesky factor of Q and from b."""
     forward = small.solve_lower(precision_root, right)
-    noise = jax.random.normal(key, right.shape)
+    noise = flat_normal(key, right.shape)
     return small.solve_lower(precision_root, forward + noise, transpose=True)
 
 

@@ -96,7 +96,7 @@ class MixedModel(MarginalModel):
         return dataclasses.replace(self, num_nodes=1) if needed else self
 
     def num_observations(self, data: GroupedData) -> float:
-        return data.num_rows
+        return float(data.num_rows)
 
     def evaluation_size(self, data: GroupedData) -> int:
         """Numbers touched by one evaluation: how many fit side by side in the caches."""

@@ -72,9 +72,9 @@ class MixedPosterior(NamedTuple):
         """
         if isinstance(self.model.trunk, Identity):
             return False
-        params = params_at(self.model, self.data, self.inference.q.centre)
-        spread = self.data.x[:: max(1, len(self.data.x) // 1000)]
-        features = np.asarray(self.model.features(params, spread))
+        spread = np.asarray(self.data.x)[:: max(1, len(self.data.x) // 1000)]
+        centre, spread = self.inference.q.centre, jax.device_put(spread)
+        features = np.asarray(_features(self.model, self.data, centre, spread))
         return bool(np.ptp(features, axis=0).max() < 1e-12)
 
     def globals_at(self, theta: np.ndarray) -> dict[str, np.ndarray]:
@@ -102,7 +102,7 @@ class MixedPosterior(NamedTuple):
         theta = self.inference.pool.resample(number, np.random.default_rng(seed))
         keys = jax.random.split(jax.random.key(seed), (len(self.parts), number))
         effects = [
-            np.asarray(_draw_effects(self.model, part, key, jnp.asarray(theta)))
+            np.asarray(_draw_effects(self.model, part, key, jax.device_put(theta)))
             for part, key in zip(self.parts, keys, strict=True)
         ]
         return theta, np.concatenate(effects, axis=1)
@@ -125,7 +125,7 @@ class MixedPosterior(NamedTuple):
             min(most, self._affordable()), np.random.default_rng(0)
         )
         keys = jax.random.split(jax.random.key(0), len(theta))
-        settings = keys, jnp.asarray(theta), jnp.asarray(self.maps()[1])
+        settings = keys, jax.device_put(theta), jax.device_put(self.maps()[1])
 
         def average(part: Data) -> tuple:
             if isinstance(part, StreamedRows):
@@ -143,6 +143,11 @@ class MixedPosterior(NamedTuple):
 @eqx.filter_jit
 def _precision_factors(model: MixedModel, params: MixedParams) -> Array:
     return jax.vmap(model.precision_factor)(params)
+
+
+@eqx.filter_jit
+def _features(model: MixedModel, data: Data, theta: Array, x: Array) -> Array:
+    return model.features(params_at(model, data, theta), x)
 
 
 def params_at(model: MixedModel, data: Data, theta: Array) -> MixedParams:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from nghvi._core.draws import flat_normal
 from nghvi._typing import Data, Key
 from nghvi.latents import conjugate
 from nghvi.latents.rows import whiten_design
@@ -45,7 +46,7 @@ def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = 
     """Predictive moments, and densities at y."""
     n = len(request.x)
     inputs, index, which = inputs_once(posterior, request)
-    observed = jnp.asarray(filled(np.zeros(n) if y is None else y, len(which)))
+    observed = jax.device_put(filled(np.zeros(n) if y is None else y, len(which)))
     mean, sd, log_density = map(np.asarray, _accumulate(inputs, which, observed, request.effects))
     return Predicted(mean[index], sd[index], log_density[:n])
 
@@ -53,7 +54,7 @@ def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = 
 def cdf(posterior: MixedPosterior, request: Request, y: np.ndarray) -> Float[np.ndarray, " n"]:
     """P(Y <= y) of every row's predictive distribution."""
     inputs, _, which = inputs_once(posterior, request)
-    observed = jnp.asarray(filled(y, len(which)))
+    observed = jax.device_put(filled(y, len(which)))
     return np.asarray(_below(inputs, which, observed, request.effects))[: len(y)]
 
 
@@ -247,5 +248,5 @@ def _drawn(
 def _population(
     model: MixedModel, params: MixedParams, key: Key, number: int
 ) -> Float[Array, "k r"]:
-    white = jax.random.normal(key, (model.num_effects, number))
+    white = flat_normal(key, (model.num_effects, number))
     return conjugate.colour(white, model.precision_factor(params))

@@ -4,7 +4,6 @@ import dataclasses
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.special import ndtri
@@ -79,7 +78,7 @@ class Inputs(NamedTuple):
         theta = posterior.inference.pool.resample(request.draws, rng)
         keys = jax.random.split(jax.random.key(request.seed), request.draws)
         standard = ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
-        arrays = (jnp.asarray(a) for a in (theta, standard, request.x, request.codes))
+        arrays = (jax.device_put(a) for a in (theta, standard, request.x, request.codes))
         return Inputs(posterior.model, posterior.parts, keys, *arrays)
 
     @property
@@ -95,7 +94,7 @@ def inputs_once(
     posterior, request = held(posterior, request)
     distinct, index = request.distinct()
     inputs = Inputs.of(posterior, distinct.rows(0, len(distinct.x)))
-    return inputs, index, jnp.asarray(filled(index, padded(len(index))))
+    return inputs, index, jax.device_put(filled(index, padded(len(index))))
 
 
 def filled(values: np.ndarray, size: int) -> np.ndarray:

@@ -4,7 +4,7 @@ With columns ``(x_j - m_j) / s_j`` and response ``(y - m_y) / s_y`` the raw coef
 ``T b`` (plus ``m_y`` on the intercept) and the raw effects ``T_R a`` with Omega -> T_R Omega T_R'.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 import numpy as np
 
@@ -78,9 +78,9 @@ class Scaling(NamedTuple):
         """The way back from a scaled response."""
         return self.y_centre + self.y_scale * y
 
-    def log_jacobian(self, num_rows: float) -> float:
+    def log_jacobian(self, num_rows: SupportsFloat) -> float:
         """What a log density of scaled responses exceeds that of the raw ones by."""
-        return float(num_rows * np.log(self.y_scale))
+        return float(num_rows) * float(np.log(self.y_scale))
 
     def back(self, columns: tuple[int, ...]) -> np.ndarray:
         """T for these columns; the first of all is the intercept wherever anything is centred."""

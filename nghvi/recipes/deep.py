@@ -14,9 +14,7 @@ from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from nghvi._core.direction import ScaledGradient
@@ -60,12 +58,12 @@ class Lengths(NamedTuple):
 
 
 def starting_sd(params: Params) -> Float[Array, " m"]:
-    """0.125 / sqrt(fan-in) for weight matrices, 0.05 for everything else."""
+    """0.125 / sqrt(fan-in) for weight matrices, 0.05 for everything else; shapes suffice."""
 
-    def leaf_sd(leaf: Array) -> Array:
-        return jnp.full(leaf.shape, 0.125 / np.sqrt(leaf.shape[-1]) if leaf.ndim > 1 else 0.05)
+    def leaf_sd(leaf: Array) -> np.ndarray:
+        return np.full(leaf.size, 0.125 / np.sqrt(leaf.shape[-1]) if leaf.ndim > 1 else 0.05)
 
-    return ravel_pytree(jax.tree.map(leaf_sd, params))[0]
+    return jax.device_put(np.concatenate([leaf_sd(leaf) for leaf in jax.tree.leaves(params)]))
 
 
 def deep_recipe(
@@ -81,7 +79,7 @@ def deep_recipe(
     ``steps`` of one start in all; None polishes again until the ELBO has settled.
     """
     lengths = Lengths.of(steps or (STEPS if isinstance(score, Integrated) else SAMPLED_STEPS))
-    params = model.init_params(jax.random.key(0), data)
+    params = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
     unit, climb_score = starting_sd(params), score
     at_rest = eqx.filter_eval_shape(model.log_at_rest, params, data) is not None
     if at_rest:
@@ -99,7 +97,7 @@ def deep_recipe(
         """A point becomes a narrow Gaussian."""
         if not isinstance(q, Point):
             return q
-        return FactorGaussian.start(q.mean, unit, rank, 0.01 * unit[:, None])
+        return _narrow(q.mean, unit, rank)
 
     def from_best(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
         return widen(max((stage.fit for stage in done), key=_height).q)
@@ -121,6 +119,11 @@ def deep_recipe(
 
 def _random(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
     return Point(initial_theta(key, model, data))
+
+
+@eqx.filter_jit
+def _narrow(mean: Array, unit: Array, rank: int) -> FactorGaussian:
+    return FactorGaussian.start(mean, unit, rank, 0.01 * unit[:, None])
 
 
 def _height(climb: Fit) -> float:

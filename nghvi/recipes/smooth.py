@@ -7,8 +7,6 @@ The result is exact for a Gaussian posterior and the ELBO optimum otherwise.
 
 from typing import cast
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -93,15 +91,10 @@ def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
 
 
 def _from_mode(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-    theta = _initial(key, model, data)
+    theta = initial_theta(key, model, data)
     return laplace_start(cast(MarginalModel, model), data, theta).q
 
 
-@eqx.filter_jit
-def _initial(key: Key, model: LatentModel, data: Data) -> jax.Array:
-    return initial_theta(key, model, data)
-
-
 def _from_scratch(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-    theta = _initial(key, model, data)
+    theta = initial_theta(key, model, data)
     return CholeskyGaussian.from_covariance_factor(theta, 0.1 * jnp.eye(theta.size))

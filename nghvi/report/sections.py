@@ -36,7 +36,7 @@ def fitted(subject: Subject) -> Html:
     estimator = subject.estimator
     posterior = estimator.posterior_
     names, effects = list(estimator._inputs), posterior.names.effects
-    rows = sum(part.num_rows for part in posterior.parts)
+    rows = sum(float(part.num_rows) for part in posterior.parts)
     kind = "linear" if words.is_linear(estimator) else "neural network"
     pairs: list[tuple[str, object]] = [
         ("Response", f"{subject.response} ({posterior.model.response.name})"),
