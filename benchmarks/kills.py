@@ -1,8 +1,8 @@
 """A fit killed (SIGKILL) at random moments and resumed: does it end as if it had not been?
 
 Half of the kills come at any time before the program's first checkpoint, that is in imports and
-compilation, or soon after it; the others after its first new checkpoint. Of two processes one is killed, and the other must
-end by itself. Effects are drawn, so they are part of what is kept.
+compilation, or soon after it; the others after its first new checkpoint. Of two processes one is
+killed, and the other must end by itself. Effects are drawn, so they are part of what is kept.
 
 Run: python -m benchmarks.kills [--kills 20] [--processes 1 2] [--steps 120000]
 """

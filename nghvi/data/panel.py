@@ -12,7 +12,6 @@ or cells of them (:mod:`nghvi.data.cells`).
 
 from collections.abc import Callable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
