@@ -11,11 +11,6 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["PYTEST_XDIST_WORKER"][2:]) % len(cores)]})
 
-# Most of the time goes into compiling programs that run once: the older, simpler emitters and no
-# optimisation of the machine code halve it. Processes that tests start inherit this.
-QUICK_TO_COMPILE = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_TO_COMPILE}".strip()
-
 import jax
 import matplotlib
 import numpy as np
@@ -23,6 +18,11 @@ import pandas as pd
 import pytest
 
 import nghvi
+from nghvi.cli.side_by_side import quick_to_compile
+
+# Most of the time goes into compiling programs that run once. JAX has not started yet; processes
+# that tests start inherit this.
+os.environ.update(quick_to_compile())
 
 matplotlib.use("Agg")
 

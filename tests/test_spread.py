@@ -1,6 +1,5 @@
 """Groups on several devices and processes: the same fit as on one."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -14,9 +13,9 @@ import nghvi
 from nghvi._core import hosts
 from nghvi._core.score import Integrated
 from nghvi.cli import main
+from nghvi.cli.side_by_side import quick_to_compile
 from nghvi.models.sharded import mesh_of, shard
 from tests import spread_worker
-from tests.conftest import QUICK_TO_COMPILE
 
 FOUR = "--xla_force_host_platform_device_count=4"
 
@@ -25,7 +24,7 @@ def start(*arguments, flags="", module="tests.spread_worker"):
     """A worker; it must not inherit a number of devices."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
-        env={**os.environ, "XLA_FLAGS": f"{QUICK_TO_COMPILE} {flags}", "JAX_PLATFORMS": "cpu"},
+        env={**quick_to_compile(flags), "JAX_PLATFORMS": "cpu"},
         stderr=subprocess.PIPE,
         text=True,
     )
