@@ -63,7 +63,7 @@ def done(tmp_path_factory):
     small = synthetic_panel(1, num_firms=24, num_groups=6), "synthetic"
     models = (finance.LINEAR, finance.COEFFICIENTS, finance.DEEP_LARGE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finance, "panel_of", lambda path: small)
+        patch.setattr(finance, "panel_of", lambda *chosen: small)
         patch.setattr(finance, "NETWORK_STEPS", {"gaussian": 300, "student-t": 300})
         patch.setattr(finance, "PAPER", models)
         patch.setattr(finance, "ABLATIONS", ())

@@ -35,6 +35,8 @@ LEVELS = (0.5, 0.9, 0.99)
 REFERENCES = {"low": "2005-07", "moderate": "2012-05", "extreme": "2008-10"}
 """Months of the Lek profiles by volatility of the market, the paper's."""
 LARGEST, LEK_DRAWS = 10, 500
+QUICK_SIZE = {"num_firms": 40, "num_groups": 12}
+"""Of the synthetic panel; with 240 firms the integrals of Student-t models take minutes."""
 
 
 class Model(NamedTuple):
@@ -85,10 +87,11 @@ ABLATIONS = (
 
 
 @functools.lru_cache(maxsize=2)
-def panel_of(path: pathlib.Path | None) -> tuple[StockPanel, str]:
+def panel_of(path: pathlib.Path | None, quick: bool = False) -> tuple[StockPanel, str]:
     """The panel and its name in the rows."""
+    size = QUICK_SIZE if quick else {}
     try:
-        panel = synthetic_panel() if path is None else load_panel(path)
+        panel = synthetic_panel(**size) if path is None else load_panel(path)
     except DataError as error:
         raise StudyError(f"--data: {error}") from error
     return panel, "synthetic" if path is None else f"data {panel.fingerprint()}"
@@ -96,7 +99,7 @@ def panel_of(path: pathlib.Path | None) -> tuple[StockPanel, str]:
 
 def describe(options: Options) -> str:
     """What the study runs on."""
-    panel, _ = panel_of(options.data)
+    panel, _ = panel_of(options.data, options.quick)
     said = "" if options.data else "no --data: a SYNTHETIC panel stands in for real returns; "
     months = panel.train["month"].min(), panel.test["month"].max()
     return (
@@ -107,7 +110,7 @@ def describe(options: Options) -> str:
 
 def cells(options: Options) -> list[Row]:
     """The models with both sets of factors, then one change at a time."""
-    _, name = panel_of(options.data)
+    _, name = panel_of(options.data, options.quick)
     chosen = [(factors, model) for factors in FACTOR_SETS for model in PAPER]
     chosen += [("FF3", model) for model in ABLATIONS]
     return [
@@ -128,7 +131,7 @@ def cells(options: Options) -> list[Row]:
 
 def run(cell: Row, options: Options) -> Row:
     """Fit one model, score both parts, keep what the pictures show."""
-    panel, _ = panel_of(options.data)
+    panel, _ = panel_of(options.data, options.quick)
     model = _model(cell)
     names = list(FACTOR_SETS[cell["factors"]])
     columns = names if model.random is None else [*names, GROUP]

@@ -32,8 +32,8 @@ class Options(NamedTuple):
         return usual // 10 if self.quick else usual
 
     def groups(self, usual: int = NUM_GROUPS) -> int:
-        """A published number of groups, a fifth of it where quick."""
-        return usual // 5 if self.quick else usual
+        """A published number of groups, a tenth of it where quick."""
+        return usual // 10 if self.quick else usual
 
 
 class Study(NamedTuple):
