@@ -35,8 +35,8 @@ LEVELS = (0.5, 0.9, 0.99)
 REFERENCES = {"low": "2005-07", "moderate": "2012-05", "extreme": "2008-10"}
 """Months of the Lek profiles by volatility of the market, the paper's."""
 LARGEST, LEK_DRAWS = 10, 500
-QUICK_SIZE = {"num_firms": 40, "num_groups": 12}
-"""Of the synthetic panel; with 240 firms the integrals of Student-t models take minutes."""
+SIZE, QUICK_SIZE = (240, 40), (40, 12)
+"""Firms and groups of the synthetic panel; with many, integrals of Student-t models take minutes."""
 
 
 class Model(NamedTuple):
@@ -89,9 +89,12 @@ ABLATIONS = (
 @functools.lru_cache(maxsize=2)
 def panel_of(path: pathlib.Path | None, quick: bool = False) -> tuple[StockPanel, str]:
     """The panel and its name in the rows."""
-    size = QUICK_SIZE if quick else {}
+    firms, groups = QUICK_SIZE if quick else SIZE
     try:
-        panel = synthetic_panel(**size) if path is None else load_panel(path)
+        if path is None:
+            panel = synthetic_panel(num_firms=firms, num_groups=groups)
+        else:
+            panel = load_panel(path)
     except DataError as error:
         raise StudyError(f"--data: {error}") from error
     return panel, "synthetic" if path is None else f"data {panel.fingerprint()}"
