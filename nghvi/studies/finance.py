@@ -36,7 +36,7 @@ REFERENCES = {"low": "2005-07", "moderate": "2012-05", "extreme": "2008-10"}
 """Months of the Lek profiles by volatility of the market, the paper's."""
 LARGEST, LEK_DRAWS = 10, 500
 SIZE, QUICK_SIZE = (240, 40), (40, 12)
-"""Firms and groups of the synthetic panel; with many, integrals of Student-t models take minutes."""
+"""Firms and groups of the synthetic panel; with many, Student-t models take minutes."""
 
 
 class Model(NamedTuple):
