@@ -52,6 +52,11 @@ class Model(NamedTuple):
     covariance: str = "full"
     response: str = "gaussian"
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether effects of a group must be integrated by points or drawn."""
+        return self.response == "student-t" and self.random is not None
+
 
 LINEAR = Model("Linear")
 COEFFICIENTS = Model("Random Coefficients", "all")
@@ -128,7 +133,7 @@ def cells(options: Options) -> list[Row]:
             "seed": options.seed,
         }
         for factors, model in chosen
-        if model.response in RESPONSES
+        if model.response in RESPONSES and not (options.quick and model.is_slow)
     ]
 
 
