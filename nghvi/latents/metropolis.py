@@ -18,8 +18,8 @@ from nghvi.latents import quadrature
 from nghvi.latents.rows import RowProblem, conditional_mode
 
 DEGREES = 5.0
-CENTRE_TOLERANCE = 0.05
-"""In units of the prior; a proposal need not stand at the mode exactly."""
+CENTRE_TOLERANCE = 0.1
+"""In conditional sds; a proposal need not stand at the mode exactly."""
 
 
 class Proposal(NamedTuple):

@@ -29,6 +29,8 @@ from nghvi.latents.rows import RowProblem, conditional_mode, newton_step
 
 LARGEST_PRODUCT = 3
 """Effects up to which a product of one-dimensional rules is used."""
+SIDE_BY_SIDE = 1_000_000
+"""Observations times nodes evaluated at once, so that memory is linear in the data."""
 
 
 def num_points(num_nodes: int, r: int) -> int:
@@ -69,9 +71,9 @@ def _integrate(varying: tuple, problem: RowProblem, mode: Array, num_nodes: int)
     return _weigh_nodes(problem, mode, num_nodes)[0]
 
 
-def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple:
-    """The integral, and what its gradient is made of: nodes, their weights, a pull-back."""
-    data, root = problem.data, small.cholesky(problem.derivatives(mode)[1])
+def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple[Scalar, Array, Array]:
+    """The integral, its nodes (J, r, k) and their weights (J, k), which add to 1 in a group."""
+    root = small.cholesky(problem.derivatives(mode)[1])
     points, log_weights = grid(num_nodes, mode.shape[0])
 
     def place(point: Array) -> Array:
@@ -79,30 +81,46 @@ def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple:
         return mode + small.solve_lower(root, shift, transpose=True)
 
     nodes = jax.vmap(place)(jnp.asarray(points))
-    eta = jax.vmap(problem.predictor)(nodes)
-    log_prob, pull = jax.vjp(
-        lambda eta, dispersion: jax.vmap(data.by_row)(
-            problem.response.log_prob(data.y, jax.vmap(data.at_observations)(eta), dispersion)
-        ),
-        eta,
-        problem.dispersion,
-    )
-    log_joint = jax.vmap(data.sum)(log_prob) - 0.5 * jnp.sum(nodes**2, axis=1)
+    log_joint = jax.lax.map(problem.log_prob, nodes, batch_size=_side_by_side(problem, len(nodes)))
     terms = log_joint + log_weights[:, None]
     each = logsumexp(terms, axis=0)
     value = jnp.sum(each - small.half_log_det(root))
-    return value, nodes, jnp.exp(terms - each), pull
+    return value, nodes, jnp.exp(terms - each)
+
+
+def _side_by_side(problem: RowProblem, num_nodes: int) -> int:
+    """How many nodes are evaluated at once: a divisor of their number, 1 for many rows."""
+    most = max(1, SIDE_BY_SIDE // max(len(problem.data.y), 1))
+    return max(n for n in range(1, num_nodes + 1) if num_nodes % n == 0 and n <= most)
 
 
 def _forward(
     perturbed: tuple, varying: tuple, problem: RowProblem, mode: Array, num_nodes: int
 ) -> tuple[Scalar, tuple]:
+    value, nodes, weights = _weigh_nodes(problem, mode, num_nodes)
+    size = _side_by_side(problem, len(nodes))
+    if size == len(nodes):
+        return value, _slopes(problem, nodes, weights)
+    parts = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), (nodes, weights))
+    def add(total: tuple, part: tuple[Array, Array]) -> tuple[tuple, None]:
+        return jax.tree.map(jnp.add, total, _slopes(problem, *part)), None
+
+    return value, jax.lax.scan(add, jax.tree.map(jnp.zeros_like, varying), parts)[0]
+
+
+def _slopes(problem: RowProblem, nodes: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Derivative of the weighted sum of log p(y | nodes) in offset, design and dispersion."""
     data = problem.data
-    value, nodes, weights, pull = _weigh_nodes(problem, mode, num_nodes)
+
+    def log_prob(eta: Array, dispersion: Array) -> Array:
+        at = jax.vmap(data.at_observations)(eta)
+        return jax.vmap(data.by_row)(problem.response.log_prob(data.y, at, dispersion))
+
+    _, pull = jax.vjp(log_prob, jax.vmap(problem.predictor)(nodes), problem.dispersion)
     d_eta, d_dispersion = pull(data.weighted(jax.vmap(data.expand)(weights).T).T)
     rows = jax.vmap(lambda node: data.expand(node.T))(nodes)
     d_design = jnp.einsum("jn,jnr->nr", d_eta, rows)
-    return value, (jnp.sum(d_eta, axis=0), d_design, d_dispersion)
+    return jnp.sum(d_eta, axis=0), d_design, d_dispersion
 
 
 def _backward(slopes: tuple, cotangent: Array, *unused: object) -> tuple:
@@ -114,14 +132,14 @@ _integrate.def_bwd(_backward)
 
 
 def _laplace(problem: RowProblem, mode: Array) -> Scalar:
-    mode = newton_step(problem, mode)
+    mode, _ = newton_step(problem, mode)
     root = small.cholesky(problem.derivatives(mode)[1])
     return jnp.sum(problem.log_prob(mode) - small.half_log_det(root))
 
 
 def moments(problem: RowProblem, num_nodes: int) -> tuple[Array, Array]:
     """Conditional mean (r, k) and covariance (r, r, k) of the whitened effects."""
-    _, nodes, weights, _ = _weigh_nodes(problem, conditional_mode(problem), num_nodes)
+    _, nodes, weights = _weigh_nodes(problem, conditional_mode(problem), num_nodes)
     mean = jnp.sum(weights[:, None] * nodes, axis=0)
     deviation = nodes - mean
     return mean, jnp.einsum("jk,jak,jbk->abk", weights, deviation, deviation)

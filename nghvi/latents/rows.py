@@ -81,14 +81,21 @@ def whiten_design(
     return design @ small.inverse_lower(precision_factor).T
 
 
-def newton_step(problem: RowProblem, effects: Float[Array, "r k"]) -> Float[Array, "r k"]:
-    """One Newton step towards each group's conditional mode, bounded in length."""
+def newton_step(
+    problem: RowProblem, effects: Float[Array, "r k"]
+) -> tuple[Float[Array, "r k"], Float[Array, " k"]]:
+    """One Newton step towards each group's conditional mode, bounded in length.
+
+    Also its length, had it not been bounded, in conditional sds.
+    """
     gradient, curvature = problem.derivatives(effects)
     root = small.cholesky(curvature)
-    step = small.solve_lower(root, small.solve_lower(root, gradient), transpose=True)
+    forward = small.solve_lower(root, gradient)
+    step = small.solve_lower(root, forward, transpose=True)
     # The floor keeps the root differentiable at a step of zero.
     length = jnp.sqrt(jnp.maximum(jnp.sum(step**2, axis=0), 1e-24))
-    return effects + step * jnp.minimum(1.0, LONGEST_NEWTON_STEP / length)
+    moved = effects + step * jnp.minimum(1.0, LONGEST_NEWTON_STEP / length)
+    return moved, jnp.sqrt(jnp.sum(forward**2, axis=0))
 
 
 def draw_gaussian(
@@ -118,7 +125,8 @@ def conditional_mode(
 ) -> Float[Array, "r k"]:
     """Mode of p(u_k | theta, y_k) for every group; not differentiated through.
 
-    Newton steps until none is longer than the tolerance; the next one would square the error.
+    Newton steps until none is longer than the tolerance, in conditional sds: a group of many rows
+    knows its effects well. The next step would square the error.
     """
     problem = jax.lax.stop_gradient(problem)
     start = jnp.zeros((problem.design.shape[1], problem.data.num_groups))
@@ -129,8 +137,8 @@ def conditional_mode(
 
     def move(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         effects, _, steps = carry
-        moved = newton_step(problem, effects)
-        return moved, jnp.max(jnp.abs(moved - effects)), steps + 1
+        moved, lengths = newton_step(problem, effects)
+        return moved, jnp.max(lengths), steps + 1
 
     first = (start, jnp.full((), jnp.inf), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(unfinished, move, first)[0]
