@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
@@ -27,7 +28,7 @@ from nghvi.recipes.plan import PUBLISHED as PUBLISHED
 from nghvi.recipes.plan import Plan
 from nghvi.recipes.run import Position, Progress, Run, run
 from nghvi.recipes.start import log_target, value_and_score
-from nghvi.recipes.verdict import Verdict
+from nghvi.recipes.verdict import TOLERANCE, Verdict
 
 SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
@@ -140,16 +141,22 @@ def infer(
         size = _size(model, data)
         batch = max(1, SIDE_BY_SIDE // max(model.evaluation_size(example), 1))
         by_newton = smooth and not batched
-        plan = Plan(rank, method, steps, n_starts, latents, by_newton, start, start_scale, batch)
-        # Where integrals are costly latents are drawn, and only the final evaluation integrates.
-        drawn = by_newton and latents != "integrate" and _integrals_are_costly(model, data)
-        fitted = cast(MarginalModel, model).approximate() if drawn else model
+        costly = by_newton and latents != "integrate" and _integrals_are_costly(model, data)
+        plan = Plan(
+            rank, method, steps, n_starts, latents, by_newton, start, start_scale, batch, costly
+        )
+        fitted = model
+        if costly:  # few nodes to fit; the final evaluation has all of them
+            fitted = cast(MarginalModel, model).approximate()
+            fitted = fitted if latents == "sample" else fitted.refined()
         recipe, record = plan.recipe(key, fitted, example), partial(_record, keep, refinements)
         done = run(recipe, key, fitted, data, progress, resume, record)
-        better = _refined_if_needed(model, data, done.q) if smooth and not drawn else None
+        better = _refined_if_needed(model, data, done.q) if smooth and not costly else None
         if better is None or done.position is not None:
             break
         model, resume, refinements = better, None, refinements + 1
+    if costly and latents == "auto":
+        done = _with_check(done, fitted, cast(MarginalModel, model), data)
     explicit = method != "auto" or isinstance(rank, int)
     found = finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
     if not isinstance(model, DividedModel):
@@ -178,6 +185,23 @@ def _integrals_are_costly(model: LatentModel, data: Data) -> bool:
         isinstance(model, MarginalModel)
         and not model.integration_is_cheap
         and _size(model, data) > HUGE
+    )
+
+
+def _with_check(done: Run, fitted: LatentModel, finer: MarginalModel, data: Data) -> Run:
+    """A run whose integrals had few nodes, judged also by what more nodes say at its centre."""
+    centre = done.q.centre
+    score, better = (np.asarray(value_and_score(m, data, centre)[1]) for m in (fitted, finer))
+    _, pull = jax.vjp(done.q.transport, jnp.zeros(done.q.noise_dim))
+    error = float(np.abs(pull(better - score)[0]).max())
+    if error < TOLERANCE or not done.verdict.converged:
+        return done
+    return done._replace(
+        verdict=Verdict(
+            False,
+            f"Not converged: with more nodes the integrals over the effects move means by {error:.2f} "
+            "posterior sds; latents='integrate' fits with more.",
+        )
     )
 
 

@@ -31,6 +31,8 @@ class Response(eqx.Module):
     """True if Gaussian effects are conjugate to it, so that they integrate out exactly."""
     binary: ClassVar[bool] = False
     """True if y is 0 or 1, the response of a classifier."""
+    log_concave: ClassVar[bool] = True
+    """True if the second of :meth:`slopes` is the second derivative everywhere."""
 
     @abc.abstractmethod
     def check(self, y: np.ndarray) -> None:
@@ -72,6 +74,12 @@ class Response(eqx.Module):
             return jax.jvp(lambda e: self.log_prob(y, e, dispersion), (eta,), (one,))[1]
 
         return jax.jvp(slope, (eta,), (one,))
+
+    def curvature(
+        self, y: Float[Array, "*n"], eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
+    ) -> Float[Array, "*n"]:
+        """Minus the second derivative of :meth:`log_prob` in eta, negative where it is."""
+        return -self.slopes(y, eta, dispersion)[1]
 
     @abc.abstractmethod
     def sample(

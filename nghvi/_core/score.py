@@ -37,7 +37,9 @@ class Score(eqx.Module):
 
 
 class Integrated(Score):
-    """log p(y, theta) with z integrated out; carries no latents."""
+    """log p(y, theta) with z integrated out, or ``roughly`` so; carries no latents."""
+
+    roughly: bool = eqx.field(static=True, default=False)
 
     def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
         return ()
@@ -50,6 +52,7 @@ class Integrated(Score):
                 f"{type(model).__name__} has no log_marginal, so z cannot be integrated out: "
                 "derive it from MarginalModel, or use Sampled()."
             )
+        model = model.approximate() if self.roughly else model
         unravel = unraveller(model, data)
         return *jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta), ()
 

@@ -35,7 +35,7 @@ def make_proposal(problem: RowProblem, num_nodes: int) -> Proposal:
         centre, covariance = quadrature.moments(problem, num_nodes)
     else:
         centre = conditional_mode(problem, CENTRE_TOLERANCE)
-        covariance = small.inverse(small.cholesky(problem.derivatives(centre)[1]))
+        covariance = small.inverse(small.cholesky(problem.curvature(centre)))
     return Proposal(centre, small.cholesky(covariance))
 
 

@@ -1,6 +1,7 @@
-"""Effects of a non-Gaussian response integrated out by adaptive Gauss-Hermite quadrature.
+"""Effects of a non-Gaussian response integrated out by adaptive quadrature.
 
-Nodes are centred at each group's conditional mode and scaled by its curvature C C'::
+Nodes x_j with weights w_j (:mod:`nghvi.latents.cubature`) are centred at each group's
+conditional mode and scaled by its curvature C C'::
 
     log p(y_k) = -log|C_k| + log sum_j w_j exp( |x_j|^2 / 2 + log p(y_k, u_kj) ),
     u_kj = mode_k + C_k^-T x_j
@@ -8,51 +9,23 @@ Nodes are centred at each group's conditional mode and scaled by its curvature C
 The integral does not depend on where the nodes stand, so they are held fixed when it is
 differentiated; the gradient is then Fisher's identity with the quadrature's own weights. With
 one node this is Laplace's approximation, where the mode does matter: there one Newton step is
-differentiated, which is the implicit derivative where the response is log-concave.
+differentiated, which is the implicit derivative.
 """
-
-import itertools
-import math
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array
-from scipy.special import ndtri
-from scipy.stats.qmc import Sobol
+from jaxtyping import Array, Float
 
 from nghvi._linalg import small
 from nghvi._typing import Scalar
+from nghvi.latents import cubature
 from nghvi.latents.rows import RowProblem, conditional_mode, newton_step
 
-LARGEST_PRODUCT = 3
-"""Effects up to which a product of one-dimensional rules is used."""
 SIDE_BY_SIDE = 1_000_000
 """Observations times nodes evaluated at once, so that memory is linear in the data."""
-
-
-def num_points(num_nodes: int, r: int) -> int:
-    """Points of :func:`grid`."""
-    return num_nodes**r if r <= LARGEST_PRODUCT else num_nodes
-
-
-def grid(num_nodes: int, r: int) -> tuple[np.ndarray, np.ndarray]:
-    """A rule for N(0, I_r): points (J, r) and log weights plus |x|^2 / 2 (J,).
-
-    A product rule with ``num_nodes`` a dimension for few effects; for many, ``num_nodes`` points
-    of a scrambled Sobol sequence with equal weights.
-    """
-    if num_nodes > 1 and r > LARGEST_PRODUCT:
-        uniform = Sobol(r, rng=np.random.default_rng(0)).random_base2(round(math.log2(num_nodes)))
-        points = ndtri(np.clip(uniform, 1e-12, 1 - 1e-12))
-        return points, 0.5 * np.sum(points**2, axis=1) - math.log(len(points))
-    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
-    log_weights = np.log(weights / weights.sum())
-    points = np.array(list(itertools.product(nodes, repeat=r)))
-    logs = np.array([sum(c) for c in itertools.product(log_weights, repeat=r)])
-    return points, logs + 0.5 * np.sum(points**2, axis=1)
 
 
 def log_marginal(problem: RowProblem, num_nodes: int) -> Scalar:
@@ -73,19 +46,27 @@ def _integrate(varying: tuple, problem: RowProblem, mode: Array, num_nodes: int)
 
 def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple[Scalar, Array, Array]:
     """The integral, its nodes (J, r, k) and their weights (J, k), which add to 1 in a group."""
-    root = small.cholesky(problem.derivatives(mode)[1])
-    points, log_weights = grid(num_nodes, mode.shape[0])
+    root = small.cholesky(problem.curvature(mode))
+    points, log_weights = cubature.rule(num_nodes, mode.shape[0])
 
-    def place(point: Array) -> Array:
-        shift = jnp.broadcast_to(point[:, None], mode.shape)
+    def place(shift: Array) -> Array:
         return mode + small.solve_lower(root, shift, transpose=True)
 
-    nodes = jax.vmap(place)(jnp.asarray(points))
+    nodes = jax.vmap(place)(_by_group(jnp.asarray(points), mode.shape[1]))
     log_joint = jax.lax.map(problem.log_prob, nodes, batch_size=_side_by_side(problem, len(nodes)))
-    terms = log_joint + log_weights[:, None]
+    terms = log_joint + (log_weights + 0.5 * np.sum(points**2, axis=1))[:, None]
     each = logsumexp(terms, axis=0)
     value = jnp.sum(each - small.half_log_det(root))
     return value, nodes, jnp.exp(terms - each)
+
+
+def _by_group(points: Float[Array, "j r"], num_groups: int) -> Float[Array, "j r k"]:
+    """Each group's points: the same for few effects, else rotated."""
+    j, r = points.shape
+    if r <= cubature.LARGEST_PRODUCT:
+        return jnp.broadcast_to(points[:, :, None], (j, r, num_groups))
+    rotated = jnp.einsum("tab,jb->jat", jnp.asarray(cubature.rotations(r)), points)
+    return rotated[:, :, np.arange(num_groups) % cubature.TURNS]
 
 
 def _side_by_side(problem: RowProblem, num_nodes: int) -> int:
@@ -132,8 +113,8 @@ _integrate.def_bwd(_backward)
 
 
 def _laplace(problem: RowProblem, mode: Array) -> Scalar:
-    mode, _ = newton_step(problem, mode)
-    root = small.cholesky(problem.derivatives(mode)[1])
+    mode, _ = newton_step(problem, mode, close=True)
+    root = small.cholesky(problem.curvature(mode))
     return jnp.sum(problem.log_prob(mode) - small.half_log_det(root))
 
 

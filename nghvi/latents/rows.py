@@ -15,6 +15,10 @@ from nghvi.data.grouped import Rows
 MOST_NEWTON_STEPS = 30
 NEWTON_TOLERANCE = 1e-6
 LONGEST_NEWTON_STEP = 5.0
+CLOSE = 0.3
+"""Conditional sds from the mode within which Newton steps are safe for any density."""
+FLATTEST = 0.25
+"""Least curvature at a mode in units of the safe one; a conditional that flat is not Gaussian."""
 
 
 class RowProblem(NamedTuple):
@@ -61,8 +65,24 @@ class RowProblem(NamedTuple):
         """Gradient and negative Hessian of :meth:`log_prob` in each group's effects."""
         first, second = self.slopes(self.predictor(effects))
         gradient = self.data.sum(self.design * first[:, None]).T - effects
-        curvature = self.data.gram(self.design, -second)
-        return gradient, jnp.eye(effects.shape[0])[:, :, None] + curvature
+        return gradient, self._with_prior(-second)
+
+    def curvature(self, effects: Float[Array, "r k"]) -> Float[Array, "r r k"]:
+        """Negative Hessian of :meth:`log_prob` at modes, and where it is too flat the safe one."""
+        safe = self.derivatives(effects)[1]
+        if self.response.log_concave:
+            return safe
+        data, eta = self.data, self.data.at_observations(self.predictor(effects))
+        hessian = self._with_prior(
+            data.by_row(self.response.curvature(data.y, eta, self.dispersion))
+        )
+        root = small.cholesky(jax.lax.stop_gradient(hessian - FLATTEST * safe))
+        return jnp.where(jnp.all(jnp.isfinite(root), axis=(0, 1)), hessian, safe)
+
+    def _with_prior(self, information: Float[Array, " n"]) -> Float[Array, "r r k"]:
+        """I + Z_k' diag(information) Z_k."""
+        eye = jnp.eye(self.design.shape[1])[:, :, None]
+        return eye + self.data.gram(self.design, information)
 
 
 def log_likelihood(response: Response, dispersion: Array, data: Rows, eta: Array) -> Scalar:
@@ -82,14 +102,15 @@ def whiten_design(
 
 
 def newton_step(
-    problem: RowProblem, effects: Float[Array, "r k"]
+    problem: RowProblem, effects: Float[Array, "r k"], close: bool = False
 ) -> tuple[Float[Array, "r k"], Float[Array, " k"]]:
     """One Newton step towards each group's conditional mode, bounded in length.
 
-    Also its length, had it not been bounded, in conditional sds.
+    Also its length, had it not been bounded, in conditional sds. ``close``: with the Hessian even
+    if the response is not log-concave.
     """
-    gradient, curvature = problem.derivatives(effects)
-    root = small.cholesky(curvature)
+    gradient, safe = problem.derivatives(effects)
+    root = small.cholesky(problem.curvature(effects) if close else safe)
     forward = small.solve_lower(root, gradient)
     step = small.solve_lower(root, forward, transpose=True)
     # The floor keeps the root differentiable at a step of zero.
@@ -115,8 +136,7 @@ def draw_given_precision(
 ) -> Float[Array, "r k"]:
     """A draw of N(Q^-1 b, Q^-1), Q_k = I + Z_k' diag(precision) Z_k and b_k = Z_k' right."""
     data, design = problem.data, problem.design
-    information = data.gram(design, precision)
-    root = small.cholesky(jnp.eye(design.shape[1])[:, :, None] + information)
+    root = small.cholesky(problem._with_prior(precision))
     return draw_gaussian(key, root, data.sum(design * right[:, None]).T)
 
 
@@ -125,19 +145,29 @@ def conditional_mode(
 ) -> Float[Array, "r k"]:
     """Mode of p(u_k | theta, y_k) for every group; not differentiated through.
 
-    Newton steps until none is longer than the tolerance, in conditional sds: a group of many rows
-    knows its effects well. The next step would square the error.
+    The tolerance is in conditional sds: a group of many rows knows its effects well. Another step
+    would square the error.
     """
     problem = jax.lax.stop_gradient(problem)
     start = jnp.zeros((problem.design.shape[1], problem.data.num_groups))
+    if problem.response.log_concave or tolerance >= CLOSE:
+        return _climb(problem, start, tolerance, close=False)
+    near = _climb(problem, start, CLOSE, close=False)
+    return _climb(problem, near, tolerance, close=True)
+
+
+def _climb(
+    problem: RowProblem, start: Float[Array, "r k"], tolerance: float, close: bool
+) -> Float[Array, "r k"]:
+    """Newton steps until none is longer than the tolerance, or too many."""
 
     def unfinished(carry: tuple[Array, Array, Array]) -> Array:
-        _, change, steps = carry
-        return (change > tolerance) & (steps < MOST_NEWTON_STEPS)
+        _, longest, steps = carry
+        return (longest > tolerance) & (steps < MOST_NEWTON_STEPS)
 
     def move(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         effects, _, steps = carry
-        moved, lengths = newton_step(problem, effects)
+        moved, lengths = newton_step(problem, effects, close)
         return moved, jnp.max(lengths), steps + 1
 
     first = (start, jnp.full((), jnp.inf), jnp.zeros((), jnp.int32))

@@ -22,15 +22,15 @@ from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
 from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
-from nghvi.latents import centring, conjugate, metropolis, quadrature
+from nghvi.latents import centring, conjugate, cubature, metropolis, quadrature
 from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
 
 NODES = {1: 7, 2: 5, 3: 5}
 """Quadrature nodes a dimension by number of random effects."""
-SOBOL_POINTS = 256
-"""Points in all for more effects than those."""
+RADII = 3
+"""Of the rule for more effects than those."""
 LARGEST_GRID = 1500
 CHEAP_GRID = 30
 MOVES = 5
@@ -75,8 +75,8 @@ class MixedModel(MarginalModel):
 
     @property
     def nodes(self) -> int:
-        """Quadrature nodes a dimension, or Sobol points in all; 1 is Laplace's approximation."""
-        default = NODES.get(self.num_effects, SOBOL_POINTS)
+        """Quadrature nodes a dimension, or radii; 1 is Laplace's approximation."""
+        default = NODES.get(self.num_effects, RADII)
         return default if self.num_nodes is None else self.num_nodes
 
     @property
@@ -84,10 +84,10 @@ class MixedModel(MarginalModel):
         return self.response.conjugate or self.num_effects == 0 or self.nodes > 1
 
     def refined(self) -> "MixedModel":
-        many = self.num_effects > quadrature.LARGEST_PRODUCT
-        finer = 2 * self.nodes + (not many)
-        points = quadrature.num_points(finer, self.num_effects)
-        if self.response.conjugate or self.nodes == 1 or points > LARGEST_GRID:
+        few = self.num_effects <= cubature.LARGEST_PRODUCT
+        finer = 2 * self.nodes + 1 if few else self.nodes + 1
+        points = cubature.num_points(finer, self.num_effects)
+        if self.response.conjugate or self.num_effects == 0 or points > LARGEST_GRID:
             return self
         return dataclasses.replace(self, num_nodes=finer)
 
@@ -110,7 +110,7 @@ class MixedModel(MarginalModel):
     def _num_points(self) -> int:
         if self.response.conjugate or self.num_effects == 0:
             return 1
-        return quadrature.num_points(self.nodes, self.num_effects)
+        return cubature.num_points(self.nodes, self.num_effects)
 
     @property
     def integration_is_cheap(self) -> bool:
@@ -274,7 +274,7 @@ class MixedModel(MarginalModel):
 
     @property
     def _proposal_nodes(self) -> int:
-        return self.nodes if self.num_effects <= quadrature.LARGEST_PRODUCT else 1
+        return self.nodes if self.num_effects <= cubature.LARGEST_PRODUCT else 1
 
     def effect_moments(
         self, key: Key, params: MixedParams, data: GroupedData

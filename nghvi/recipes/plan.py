@@ -30,6 +30,7 @@ class Plan(NamedTuple):
     start: Array | None
     start_scale: float
     batch: int
+    costly: bool
 
     def recipe(self, key: Key, model: LatentModel, data: Data) -> Recipe:
         """The recipe for this model."""
@@ -54,7 +55,7 @@ class Plan(NamedTuple):
             )
         dim = parameter_dimension(model, data)
         if self.smooth and dim <= LARGEST_FULL:
-            return smooth_recipe(model, score, number, self.batch)
+            return smooth_recipe(model, score, number, self.batch, self.costly)
         if rank == "full":
             raise ValueError(
                 f"rank='full' with a network or {dim} parameters: give a number of factors."

@@ -23,6 +23,7 @@ from nghvi.recipes.fresh import judge_by_fresh_draws
 from nghvi.recipes.project import project
 from nghvi.recipes.run import Ended, Recipe, Stage, Stop, carry_on
 from nghvi.recipes.start import laplace_start
+from nghvi.recipes.verdict import TOLERANCE
 from nghvi.variational.cholesky import CholeskyGaussian
 
 CHUNK = 5
@@ -36,18 +37,28 @@ REMEDY = (
 
 
 def smooth_recipe(
-    model: LatentModel, score: Score, rank: int | None, batch: int | None = None
+    model: LatentModel,
+    score: Score,
+    rank: int | None,
+    batch: int | None = None,
+    costly: bool = False,
 ) -> Recipe:
     """The recipe for this model; ``rank=None`` is full covariance.
 
     Where the latents are drawn, an approximate marginal still finds the start; without one, a
-    stage of full steps approaches from the model's own starting point.
+    stage of full steps approaches from the model's own starting point. Where integrals are
+    ``costly``, an approximation does all but the last steps.
     """
     stages: list[Stage] = []
+    chunk = CHUNK
     if isinstance(model, MarginalModel):
-        algorithm = natural_gradient(Integrated(), robbins_monro(HOLD), batch)
+        algorithm = natural_gradient(Integrated(roughly=costly), robbins_monro(HOLD), batch)
         stop = stop_rule(HOLD, CHUNK, 0.01)
-        stages.append(Stage("natural gradient", _from_mode, algorithm, 200, CHUNK, 0, stop))
+        begin = _from_rough_mode if costly else _from_mode
+        stages.append(Stage("natural gradient", begin, algorithm, 200, CHUNK, 0, stop))
+        if costly and isinstance(score, Integrated):
+            algorithm, chunk = natural_gradient(score, robbins_monro(HOLD), batch), 1
+            stages.append(Stage("exact integrals", carry_on, algorithm, 20, chunk, 0, _reached))
     else:
         algorithm = natural_gradient(score, robbins_monro(APPROACH), batch)
         stages.append(Stage("approach", _from_scratch, algorithm, APPROACH, CHUNK, 0, _near))
@@ -56,7 +67,7 @@ def smooth_recipe(
         stop = stop_rule(0, 2 * CHUNK, 0.03)
         stages.append(Stage("sampled latents", carry_on, algorithm, 400, CHUNK, 0, stop))
     recipe = Recipe(
-        "smooth", tuple(stages), judge_by_fresh_draws(algorithm, REMEDY, CHUNK, MOST_ESTIMATES)
+        "smooth", tuple(stages), judge_by_fresh_draws(algorithm, REMEDY, chunk, MOST_ESTIMATES)
     )
     if rank is None:
         return recipe
@@ -66,6 +77,12 @@ def smooth_recipe(
 def _near(step: int, trace: Info) -> bool:
     """Within half a posterior sd, as far as the last steps can tell."""
     return bool(np.abs(trace.remaining.mean[-CHUNK:]).max(axis=1).mean() < 0.5)
+
+
+def _reached(step: int, trace: Info) -> bool:
+    """Whether even the last step began within the tolerance."""
+    error = trace.remaining
+    return bool(max(np.abs(error.mean[-1]).max(), np.abs(error.scale[-1]).max()) < TOLERANCE / 2)
 
 
 def natural_gradient(
@@ -93,6 +110,12 @@ def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
 def _from_mode(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
     theta = initial_theta(key, model, data)
     return laplace_start(cast(MarginalModel, model), data, theta).q
+
+
+def _from_rough_mode(
+    key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]
+) -> Variational:
+    return _from_mode(key, cast(MarginalModel, model).approximate(), data, done)
 
 
 def _from_scratch(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:

@@ -59,6 +59,7 @@ class StudentT(Continuous):
     name: ClassVar[str] = "student-t"
     num_dispersion: ClassVar[int] = 2
     dispersion_names: ClassVar[tuple[str, ...]] = ("log_core_var", "log_degrees")
+    log_concave: ClassVar[bool] = False
 
     def typical(self, y: np.ndarray) -> np.ndarray:
         # Outliers would set the unit, and the priors on that scale no longer fit the rest.
@@ -90,6 +91,11 @@ class StudentT(Continuous):
         error = y - eta
         touching = (nu + 1) / (nu * variance + error**2)
         return touching * error, -(nu + 1) / (nu + 3) * touching
+
+    def curvature(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        variance, nu = NoiseLaw.of(dispersion)
+        square, core = (y - eta) ** 2, nu * variance
+        return (nu + 1) * (core - square) / (core + square) ** 2
 
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
         variance, nu = NoiseLaw.of(dispersion)
