@@ -220,8 +220,7 @@ class MixedEstimator(Checks):
             "devices": self.devices,
         }
         if kept is not None:
-            model, going_on = with_checkpoints(kept, self, model, data)
-            settings |= going_on
+            settings |= with_checkpoints(kept, self, model, data)
         if self.method != "auto":
             first = published_start(model, data, seed)
             settings |= {"start": first.theta, "start_scale": first.scale}

@@ -39,15 +39,17 @@ class Kept(NamedTuple):
 
 def with_checkpoints(
     kept: Kept, estimator: BaseEstimator, model: MixedModel, data: Data
-) -> tuple[MixedModel, dict[str, Any]]:
-    """The model and the settings of ``infer`` with which a fit goes on from its checkpoints."""
+) -> dict[str, Any]:
+    """The settings of ``infer`` with which a fit goes on from its checkpoints."""
     checkpoints = _checkpoints_of(kept, estimator, model, data)
     found = checkpoints.newest()
     if found is None:
-        return model, {"keep": checkpoints.offer}
-    for _ in range(found.refinements):
-        model = model.refined()
-    return model, {"keep": checkpoints.offer, "resume": found.position}
+        return {"keep": checkpoints.offer}
+    return {
+        "keep": checkpoints.offer,
+        "resume": found.position,
+        "refinements": found.refinements,
+    }
 
 
 def _checkpoints_of(

@@ -16,6 +16,8 @@ from scipy.special import roots_genlaguerre
 
 LARGEST_PRODUCT = 3
 """Dimensions up to which a product of one-dimensional rules is used."""
+SECOND = 10.0
+"""Weight of the second moments of the directions beside the fourth ones."""
 TURNS = 128
 """Rotations of the directions that groups take in turn, so that their errors average out."""
 
@@ -43,27 +45,27 @@ def rule(num_nodes: int, r: int) -> tuple[Float[np.ndarray, "j r"], Float[np.nda
 
 
 def _num_pairs(num_nodes: int, r: int) -> int:
-    """An orthonormal basis for two radii; for three what moments up to the fifth take, about."""
-    return r if num_nodes < 3 else r * (r + 2) // 2 * 2 ** (num_nodes - 3)
+    """Few for two radii; for three about what moments up to the fifth take."""
+    return 2 * r if num_nodes < 3 else r * (r + 2) // 2 * 2 ** (num_nodes - 3)
 
 
 @functools.lru_cache(maxsize=32)
 def directions(number: int, r: int) -> Float[np.ndarray, "n r"]:
     """Unit vectors, each standing for itself and its opposite, spread evenly.
 
-    The mean of (s't)^4 over all pairs s, t is never below that of uniform directions, and equal
-    only if all moments up to the fifth are: it is made as small as it gets.
+    The mean of (s't)^4 over all s and t is never below that of uniform directions, and equal
+    only if all moments up to the fifth are; that of (s't)^2 the same for the second moments. Both
+    are made as small as they get.
     """
-    if number == r:
-        return np.eye(r)
 
     def crowding(flat: np.ndarray) -> tuple[float, np.ndarray]:
         length = np.linalg.norm(flat.reshape(number, r), axis=1, keepdims=True)
         unit = flat.reshape(number, r) / length
         cosine = unit @ unit.T
-        slope = 8 * cosine**3 @ unit
+        slope = (8 * cosine**3 + 4 * SECOND * cosine) @ unit
         along = np.sum(slope * unit, axis=1, keepdims=True)
-        return float(np.sum(cosine**4)), ((slope - along * unit) / length).ravel()
+        total = np.sum(cosine**4 + SECOND * cosine**2)
+        return float(total), ((slope - along * unit) / length).ravel()
 
     start = np.random.default_rng(0).standard_normal(number * r)
     options = {"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10}

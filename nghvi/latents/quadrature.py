@@ -24,6 +24,8 @@ from nghvi._typing import Scalar
 from nghvi.latents import cubature
 from nghvi.latents.rows import RowProblem, conditional_mode, newton_step
 
+ENOUGH_NODES = 3
+"""With fewer the Hessian scales them; these bear the safe curvature, which suits small groups."""
 SIDE_BY_SIDE = 1_000_000
 """Observations times nodes evaluated at once, so that memory is linear in the data."""
 
@@ -46,7 +48,8 @@ def _integrate(varying: tuple, problem: RowProblem, mode: Array, num_nodes: int)
 
 def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple[Scalar, Array, Array]:
     """The integral, its nodes (J, r, k) and their weights (J, k), which add to 1 in a group."""
-    root = small.cholesky(problem.curvature(mode))
+    few = num_nodes < ENOUGH_NODES
+    root = small.cholesky(problem.curvature(mode) if few else problem.derivatives(mode)[1])
     points, log_weights = cubature.rule(num_nodes, mode.shape[0])
 
     def place(shift: Array) -> Array:
@@ -83,6 +86,7 @@ def _forward(
     if size == len(nodes):
         return value, _slopes(problem, nodes, weights)
     parts = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), (nodes, weights))
+
     def add(total: tuple, part: tuple[Array, Array]) -> tuple[tuple, None]:
         return jax.tree.map(jnp.add, total, _slopes(problem, *part)), None
 

@@ -45,7 +45,6 @@ class Checkpoints:
         self.directory = pathlib.Path(directory)
         self._facts, self._every = facts, every
         self._written = time.monotonic()
-        self._refinements = 0
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -75,7 +74,6 @@ class Checkpoints:
                 f"{self.directory}: processes see different checkpoints there; give a directory "
                 "that all hosts share."
             )
-        self._refinements = found.refinements if found else 0
         return found
 
     def offer(self, position: Position, ends: bool, refinements: int) -> None:
@@ -83,7 +81,7 @@ class Checkpoints:
         due = time.monotonic() - self._written >= self._every
         if not any_process(ends or due):
             return
-        checkpoint = Checkpoint(on_host(position), self._refinements + refinements)
+        checkpoint = Checkpoint(on_host(position), refinements)
         if is_first():
             self._write(checkpoint)
         self._written = time.monotonic()
