@@ -16,7 +16,7 @@ from scipy.special import roots_genlaguerre
 
 LARGEST_PRODUCT = 3
 """Dimensions up to which a product of one-dimensional rules is used."""
-SECOND = 10.0
+SECOND = 100.0
 """Weight of the second moments of the directions beside the fourth ones."""
 TURNS = 128
 """Rotations of the directions that groups take in turn, so that their errors average out."""
