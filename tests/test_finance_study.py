@@ -119,8 +119,8 @@ def test_report_has_every_table_and_picture(done):
     models = pd.read_csv(folder / "finance_models.csv", dtype=str).set_index("model")
     assert models.index.tolist() == ["Linear", "Random Coefficients", "DMM [32, 16, 8]"]
     assert "(" not in models.loc["Linear", "LS test"]  # the paper's figure is of real returns
-    assert models.loc["Random Coefficients", "difference"] == "-"
-    assert "±" in models.loc["Linear", "difference"]
+    assert models.loc["Random Coefficients", "over linear"] == "-"
+    assert "±" in models.loc["Linear", "over linear"]
     assert not (folder / "finance_changes.csv").exists()
     largest = pd.read_csv(folder / "finance_industries.csv", dtype=str)
     assert largest["SIC"].tolist() == panel.group_sizes().index.tolist()

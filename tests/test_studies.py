@@ -79,6 +79,14 @@ def test_rows_of_another_version_and_foreign_files_are_refused(tmp_path):
         Store(tmp_path, "y", "1.0")
 
 
+def test_rows_of_two_processes_are_all_kept(tmp_path):
+    first, second = Store(tmp_path, "x", "1.0"), Store(tmp_path, "x", "1.0")
+    first.add({"method": "a"})
+    second.add({"method": "b"})
+    first.add({"method": "c"})
+    assert [row["method"] for row in Store(tmp_path, "x", "1.0").rows] == ["a", "b", "c"]
+
+
 def test_a_full_disk_keeps_the_rows_before(tmp_path, monkeypatch):
     store = Store(tmp_path, "x", "1.0")
     store.add({"method": "a"})

@@ -24,8 +24,8 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
     models = [row for row in rows if _is_model(row)]
     caption = (
         f"Asset pricing ({source}), log score and R2: ours (paper's, on its data); standard "
-        "errors by blocks of months; difference: test log score minus that of the best Gaussian "
-        "linear model"
+        "errors by blocks of months; over linear: test log score minus that of the best linear "
+        "model with the same noise; over Gaussian: minus that of the same model with Gaussian noise"
     )
     write_table(_models(models), folder, "finance_models", caption)
     write_table(_industries(rows[0]), folder, "finance_industries", f"Largest groups ({source})")
@@ -66,7 +66,7 @@ def _models(rows: list[Row]) -> pd.DataFrame:
     found = []
     for row in rows:
         same = [r for r in rows if r["factors"] == row["factors"]]
-        linear = [r for r in same if r["model"] in LINEAR and r["response"] == "gaussian"]
+        linear = [r for r in same if r["model"] in LINEAR and r["response"] == row["response"]]
         best = max(linear, key=lambda r: r["log_score_test"], default=None)
         printed: tuple = (None,) * 4
         if row["data"] != "synthetic":
@@ -77,9 +77,11 @@ def _models(rows: list[Row]) -> pd.DataFrame:
         for key, name, there in zip(keys, names, printed, strict=True):
             line[name] = beside(row[key], there)
             line[f"se {name}"] = f"{row[f'{key}_se']:.4f}"
-        line["difference"] = "-"
-        if best is not None and row is not best:
-            line["difference"] = _plus_minus(*difference(row, best))
+        twin = [r for r in same if r["model"] == row["model"] and r["response"] == "gaussian"]
+        for name, other in (("over linear", best), ("over Gaussian", next(iter(twin), None))):
+            line[name] = (
+                "-" if other is None or other is row else _plus_minus(*difference(row, other))
+            )
         found.append(line | _fit(row))
     return pd.DataFrame(found).set_index("model")
 

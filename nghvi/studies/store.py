@@ -19,33 +19,37 @@ class Store:
 
     def __init__(self, folder: pathlib.Path, name: str, version: str) -> None:
         self.path, self._version = folder / f"{name}.jsonl", version
-        self.rows: list[Row] = []
+        self.rows = self._read()
+
+    def _read(self) -> list[Row]:
         if not self.path.exists():
-            return
-        for number, line in enumerate(self.path.read_text().splitlines(), 1):
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                raise StudyError(
-                    f"{self.path}, line {number}: not a row of a study; choose another --out or "
-                    "remove the file."
-                ) from None
-            made_by = (row.get("format"), row.get("version"))
-            if made_by != (FORMAT, version):
-                raise StudyError(
-                    f"{self.path} holds rows of nghvi {made_by[1]} (format {made_by[0]}), this is "
-                    f"nghvi {version} (format {FORMAT}): rows of two versions do not mix. Choose "
-                    "another --out or remove the file."
-                )
-            self.rows.append(row)
+            return []
+        return [self._row(*line) for line in enumerate(self.path.read_text().splitlines(), 1)]
+
+    def _row(self, number: int, line: str) -> Row:
+        try:
+            row: Row = json.loads(line)
+        except json.JSONDecodeError:
+            raise StudyError(
+                f"{self.path}, line {number}: not a row of a study; choose another --out or "
+                "remove the file."
+            ) from None
+        made_by = (row.get("format"), row.get("version"))
+        if made_by != (FORMAT, self._version):
+            raise StudyError(
+                f"{self.path} holds rows of nghvi {made_by[1]} (format {made_by[0]}), this is "
+                f"nghvi {self._version} (format {FORMAT}): rows of two versions do not mix. Choose "
+                "another --out or remove the file."
+            )
+        return row
 
     def has(self, cell: Row) -> bool:
         """Whether this cell was finished earlier."""
         return any(all(row.get(k) == v for k, v in cell.items()) for row in self.rows)
 
     def add(self, row: Row) -> None:
-        """Keep a finished row on disk."""
-        rows = [*self.rows, {"format": FORMAT, "version": self._version, **row}]
+        """Keep a finished row on disk, beside those that other processes have added since."""
+        rows = [*self._read(), {"format": FORMAT, "version": self._version, **row}]
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with replaced(self.path) as file:
