@@ -65,7 +65,7 @@ def _log_targets(
 def log_targets(
     model: MarginalModel, data: Data, theta: np.ndarray, batch: int | None = None
 ) -> np.ndarray:
-    """log p(y, theta) at every row; -inf where it is not a number. One program for any count.
+    """log p(y, theta) at every row; -inf where it is not a number. One program for any large count.
 
     Of :class:`Batches` the mean over all pieces is taken, which is the density of all the data.
     """
@@ -73,13 +73,14 @@ def log_targets(
         at = jax.device_put(theta)
         total = sum(np.asarray(_log_targets(model, p, at, batch or BATCH)) for p in data.each())
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
-    padded = -(-len(theta) // BATCH) * BATCH
+    size = min(BATCH, len(theta))  # few draws are few because one takes seconds
+    padded = -(-len(theta) // size) * size
     filled = np.concatenate(
         [theta, np.broadcast_to(theta[:1], (padded - len(theta), theta.shape[1]))]
     )
     values = [
-        np.asarray(_log_targets(model, data, jax.device_put(filled[i : i + BATCH]), batch or BATCH))
-        for i in range(0, padded, BATCH)
+        np.asarray(_log_targets(model, data, jax.device_put(filled[i : i + size]), batch or BATCH))
+        for i in range(0, padded, size)
     ]
     joined = np.concatenate(values)[: len(theta)]
     return np.where(np.isfinite(joined), joined, -np.inf)
