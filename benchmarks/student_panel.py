@@ -30,7 +30,10 @@ BATCHES = 40
 
 
 def quantities(
-    coef: Float[Array, "s q"], scale: Array, degrees: Array, covariance: Float[Array, "s r r"]
+    coef: Float[Array, "s q"],
+    scale: Float[Array, " s"],
+    degrees: Float[Array, " s"],
+    covariance: Float[Array | np.ndarray, "s r r"],
 ) -> dict[str, np.ndarray]:
     """Draws of what people read, by name."""
     sd = np.sqrt(np.einsum("saa->sa", covariance))
