@@ -11,15 +11,17 @@ from nghvi import interpret as interpret
 from nghvi import priors as priors
 from nghvi import scores as scores
 from nghvi import storage as storage
+from nghvi._core.errors import InputError as InputError
 from nghvi._core.model import LatentModel as LatentModel
 from nghvi._core.model import MarginalModel as MarginalModel
 from nghvi.data.dataset import GroupedDataset as GroupedDataset
-from nghvi.data.frame import DataError as DataError
+from nghvi.data.errors import DataError as DataError
+from nghvi.data.errors import DataWarning as DataWarning
 from nghvi.estimators import MixedClassifier as MixedClassifier
 from nghvi.estimators import MixedRegressor as MixedRegressor
 from nghvi.estimators import mixed as mixed
 from nghvi.estimators.compare import compare as compare
-from nghvi.estimators.design import DataWarning as DataWarning
+from nghvi.estimators.spec import Spec as _Spec
 from nghvi.infer import Inference as Inference
 from nghvi.infer import infer as infer
 from nghvi.storage import load as load
@@ -27,5 +29,6 @@ from nghvi.storage import load as load
 # Said here because the storage layer lies below the estimators and cannot import them.
 storage.register(MixedRegressor)
 storage.register(MixedClassifier)
+storage.register(_Spec)
 
 __version__ = "0.1.0"

@@ -19,11 +19,12 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import gammaln, multigammaln
 
+from nghvi._core.errors import InputError
 from nghvi._linalg.packed import log_cholesky_diagonal, packed_size, unpack_log_cholesky
 from nghvi._typing import PyTree, Scalar
 
 
-class PriorError(ValueError):
+class PriorError(InputError):
     """A prior's parameter is out of range."""
 
 

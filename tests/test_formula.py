@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from nghvi.data.frame import DataError
-from nghvi.estimators.formula import _effects
-from nghvi.formula import FormulaError, learn, parse, response_of, variables
+from nghvi.formula import FormulaError, learn, response_of, variables
 from nghvi.storage import file
 from nghvi.storage.codec import decode, encode
 
@@ -154,13 +153,36 @@ def test_columns_that_nothing_else_reads_can_move(formula, movable):
     assert learn(formula, FRAME).movable == movable
 
 
-def test_bars_say_whether_effects_are_independent():
-    said = {"(x | g)": "auto", "(x || g)": "diagonal", "(1 | g) + (0 + x | g)": "diagonal"}
-    for term, covariance in said.items():
-        assert _effects(parse(f"y ~ x + {term}"), deep=False) == {"covariance": covariance}
-    assert _effects(parse("y ~ x"), deep=False) == {}
-    assert _effects(parse("y ~ x + (. | g)"), deep=True)["random"] == "all"
-    assert _effects(parse("y ~ x + (1 | g)"), deep=True)["random"] == "intercept"
+SHADOWED = FRAME.assign(
+    **{"log": FRAME["x"], "C": FRAME["sex"], "bs": FRAME["x"], "np": FRAME["x"], "Sum": FRAME["x"]}
+)
+
+
+@pytest.mark.parametrize(
+    ("formula", "same"),
+    [
+        ("y ~ log(x) + log", "y ~ log(x) + x"),
+        ("y ~ log(log)", "y ~ log(x)"),
+        ("y ~ C(C) + (1 | C)", "y ~ C(sex) + (1 | sex)"),
+        ("y ~ C(k) + (1 | C)", "y ~ C(k) + (1 | sex)"),
+        ("y ~ bs(bs, df=3) + scale(`log`)", "y ~ bs(x, df=3) + scale(x)"),
+        ("y ~ np.sqrt(np) + np", "y ~ np.sqrt(x) + x"),
+        ("y ~ C(C, Sum) + log(Sum)", "y ~ C(sex, Sum) + log(x)"),
+    ],
+)
+def test_columns_may_be_called_as_functions_are(formula, same):
+    ours, theirs = learn(formula, SHADOWED), learn(same, FRAME)
+    np.testing.assert_array_equal(ours.table(SHADOWED).values, theirs.table(FRAME).values)
+    few = SHADOWED.iloc[[5, 1, 1]]
+    np.testing.assert_array_equal(ours.table(few).values, theirs.table(few).values)
+
+
+def test_a_column_called_intercept_is_not_lost():
+    frame = FRAME.assign(Intercept=FRAME["x"], intercept=FRAME["x"])
+    assert learn("y ~ Intercept + k", frame).columns == ("Intercept", "k")
+    assert learn("y ~ 0 + Intercept", frame).columns == ("Intercept",)
+    with pytest.raises(FormulaError, match=r"at 'intercept' .*rename it"):
+        learn("y ~ k + intercept", frame)
 
 
 BAD = {
@@ -198,6 +220,9 @@ BAD = {
     "y ~ {().__class__}": "is not a function",
     "y ~ I([v for v in x])": "is not a function",
     "y ~ log(x - 2)": "contains null values",
+    "y ~ y": "the response 'y' is also among the inputs",
+    "y ~ x + log(y)": "the response 'y' is also among the inputs",
+    "y ~ x + (1 | y)": "the response 'y' is also among the inputs",
     "y ~ log(sex)": r"Unable to evaluate factor `log\(sex\)`",
 }
 

@@ -104,8 +104,7 @@ def test_a_known_coefficient_is_a_parameter_held_there(name, reduced, panel):
 
 def test_settings_that_the_formula_says_or_nobody_knows_are_refused(panel):
     for settings, said in [
-        ({"group": "g"}, "the formula says it"),
-        ({"covariance": "full"}, "the formula says it"),
+        ({"group": "h"}, "group='h' contradicts the formula .* says group='g'"),
         ({"stepz": 5}, "did you mean 'steps'"),
         ({"response": "gausian"}, "did you mean 'gaussian'"),
         ({"hidden": (3,)}, "with hidden layers write"),

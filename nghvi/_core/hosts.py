@@ -18,6 +18,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
+from nghvi._core.errors import InputError
 from nghvi._typing import Data, PyTree
 
 PATIENCE = 60
@@ -28,7 +29,7 @@ LOST = 4
 """Exit code of a process that cannot go on without another one."""
 
 
-class DeviceError(ValueError):
+class DeviceError(InputError):
     """Devices or processes that were asked for are not there; the message says what is."""
 
 

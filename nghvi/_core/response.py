@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from nghvi._core.errors import InputError
 from nghvi._typing import Key, Scalar
 
 
-class ResponseError(ValueError):
+class ResponseError(InputError):
     """The observations do not fit the response."""
 
 

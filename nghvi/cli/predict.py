@@ -61,7 +61,7 @@ def run(chosen: argparse.Namespace) -> int:
     rows = read_table(chosen.data)
     for name in names:
         check_column(chosen.data, rows, name, "an input of the model")
-    check_cells(chosen.data, rows[names], [estimator.group])
+    check_cells(chosen.data, rows[names], [estimator.group_])
     predicted = predictions(estimator, rows[names], chosen.level)
     if chosen.json:
         print(as_json(predicted.to_dict(orient="records")))
@@ -80,13 +80,13 @@ def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) ->
     parts: Iterator[pd.DataFrame]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
         parts = (
-            rows for _, _, rows in read_parts(chosen.data, names, [estimator.group], ROWS_AT_ONCE)
+            rows for _, _, rows in read_parts(chosen.data, names, [estimator.group_], ROWS_AT_ONCE)
         )
     else:
         whole = read_table(chosen.data)
         for name in names:
             check_column(chosen.data, whole, name, "an input of the model")
-        check_cells(chosen.data, whole[names], [estimator.group])
+        check_cells(chosen.data, whole[names], [estimator.group_])
         parts = iter([whole[names]])
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -115,7 +115,7 @@ def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFram
         lower, upper = estimator.predict_interval(rows, level=level)
         columns = {"mean": estimator.predict(rows)}
     columns |= {"lower": lower, "upper": upper}
-    if estimator.group is not None:
-        labels = read_labels(rows[estimator.group].to_numpy(), estimator.group)
+    if estimator.group_ is not None:
+        labels = read_labels(rows[estimator.group_].to_numpy(), estimator.group_)
         columns["group_known"] = encode_groups(labels, estimator.groups_) >= 0
     return pd.DataFrame(columns)

@@ -63,7 +63,7 @@ def _rows(estimator: Any, path: pathlib.Path, run_directory: pathlib.Path) -> tu
     names = list(variables(formula)) if formula else [*inputs, target]
     for name in names:
         check_column(path, table, name, "a column of the model")
-    check_cells(path, table[names], [estimator.group])
+    check_cells(path, table[names], [estimator.group_])
     if formula is None:
         return table[inputs], table[target]
     return table[inputs], pd.Series(response_of(formula, table), name=parse(formula).response)

@@ -60,6 +60,12 @@ def read_columns(data: Any, names: Iterable[str]) -> pd.DataFrame:
     return pd.DataFrame(columns, index=range(frame.shape[0]))
 
 
+def column_names(data: Any) -> list[str]:
+    """Names of the columns of a data frame; none of anything else."""
+    frame = _as_frame(data)
+    return [] if frame is None else frame.columns
+
+
 def read_response(y: Any, num_rows: int) -> np.ndarray:
     """The response as a vector without missing values, numbers or labels."""
     values = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)

@@ -25,7 +25,7 @@ from nghvi.estimators.choices import (
 )
 from nghvi.estimators.design import add_intercept, rows_of_known_groups, warn_about_design
 from nghvi.estimators.progress import FitProgress
-from nghvi.estimators.structure import Structure
+from nghvi.estimators.spec import Structure
 from nghvi.infer import PUBLISHED, Inference, infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
@@ -100,8 +100,9 @@ class MixedEstimator(Checks):
         kept: Kept | None,
     ) -> Self:
         begun = time.perf_counter()
-        self.n_features_in_ = table.values.shape[1] + (self.group is not None)
-        if self.formula is not None:
+        spec = self._spec
+        self.n_features_in_ = table.values.shape[1] + (spec.group is not None)
+        if self.formula_ is not None:
             self.feature_names_in_ = np.array(self.formula_.variables, dtype=object)
             self.n_features_in_ = len(self.feature_names_in_)
         elif table.named:
@@ -109,15 +110,9 @@ class MixedEstimator(Checks):
         elif hasattr(self, "feature_names_in_"):  # of an earlier fit
             del self.feature_names_in_
         weight = None if counts is None else read_counts(counts, len(y))
-        by_formula = self.formula is not None
-        structure = Structure.of(
-            self,
-            table.names,
-            known_coef=self.formula_.known_coef if by_formula else (),
-            random=self.formula_.random if by_formula else self.random,
-        )
-        deep, random, known_coef = structure.deep, structure.random, structure.known_coef
-        x = add_intercept(table, self.fit_intercept and not deep)
+        structure = Structure.of(self, spec, table.names)
+        deep, random, known_coef = spec.deep, structure.random, structure.known_coef
+        x = add_intercept(table, spec.intercept)
         check_runs(self.method, devices=self.devices, checkpoint=kept)
         codes, self.groups_ = self._encode(table)
         num_fixed = x.shape[1] - len(known_coef)
@@ -135,7 +130,7 @@ class MixedEstimator(Checks):
                 weight,
                 random,
                 structure.priors,
-                fit_intercept=self.fit_intercept,
+                fit_intercept=spec.intercept,
                 deep=deep,
             ).in_units_of_response(np.flatnonzero((*np.zeros(num_fixed), *known_coef)))
         rows = Rows.from_arrays(
@@ -156,7 +151,7 @@ class MixedEstimator(Checks):
         gibbs = not response.conjugate and counts is None and (published or own_network)
         model = structure.model(response, sweeps if gibbs else None)
         by_row = self.method != "auto" or self.latents == "sample"
-        held_out = self._held_out(validation, scaling, deep)
+        held_out = self._held_out(validation, scaling)
         data = rows if by_row or self._batch_groups else prepare(model, rows)
         inference = self._infer(model, data, scaling, deep, held_out=held_out, kept=kept)
         self.posterior_ = MixedPosterior(inference, scaling, structure.named(self.groups_))
@@ -177,9 +172,7 @@ class MixedEstimator(Checks):
         self._publish(inference, self.seconds_ + time.perf_counter() - begun)
         return self
 
-    def _held_out(
-        self, validation: tuple[Any, Any] | None, scaling: Scaling, deep: bool
-    ) -> Rows | None:
+    def _held_out(self, validation: tuple[Any, Any] | None, scaling: Scaling) -> Rows | None:
         """Rows that a stopping rule watches; rows of groups without training data are left out."""
         if validation is None:
             return None
@@ -187,7 +180,7 @@ class MixedEstimator(Checks):
         table, y = self._read(*validation)
         table = tables.align(table, self._inputs) if table.named else table
         y = self._response_values(y)
-        x = add_intercept(table, self.fit_intercept and not deep)
+        x = add_intercept(table, self._spec.intercept)
         x, y = scaling.apply(x), scaling.apply_response(y)
         return rows_of_known_groups(x, y, table.group, self.groups_)
 
@@ -250,10 +243,17 @@ class MixedEstimator(Checks):
         levels, codes = np.unique(table.group, return_inverse=True)
         if len(levels) == 1:
             raise DataError(
-                f"group column {self.group!r} has one level only ({str(levels[0])!r}): effects "
-                "cannot vary; leave the group out (group=None, or no group term in a formula)."
+                f"group column {self._spec.group!r} has one level only ({str(levels[0])!r}): "
+                "effects cannot vary; leave the group out (group=None, or no group term in a "
+                "formula)."
             )
         return codes, levels
+
+    @property
+    def group_(self) -> Column | None:
+        """The group column of the fit, which a formula may have named; None for no groups."""
+        check_is_fitted(self, "posterior_")
+        return self._spec.group
 
     def _seed(self) -> int:
         state = self.random_state

@@ -24,7 +24,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         counts: Any = None,
         validation: Any = None,
         checkpoint: Any = None,
@@ -47,7 +47,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
         if isinstance(X, GroupedDataset):
             extra = counts if validation is None else validation
             return fit_dataset(self, X, y, response, kept, extra)
-        self._learn_formula(X)
+        self._learn(X)
         table, y = self._read(X, y)
         self.classes_ = np.unique(y)
         if len(self.classes_) != 2:

@@ -1,19 +1,15 @@
 """From a checked table to a model's design: intercept, random columns, warnings about both."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from nghvi.data import Rows
+from nghvi.data.errors import warn
 from nghvi.data.frame import DataError, Table, encode_groups
 
 INTERCEPT = "intercept"
-
-
-class DataWarning(UserWarning):
-    """The data can be used, but not every parameter is determined by them."""
 
 
 def add_intercept(table: Table, fit_intercept: bool) -> np.ndarray:
@@ -103,9 +99,7 @@ def warn_about_design(
 
 
 def _warn(reason: str) -> None:
-    warnings.warn(
-        f"{reason}: some parameters are determined by the prior alone.", DataWarning, stacklevel=5
-    )
+    warn(f"{reason}: some parameters are determined by the prior alone.")
 
 
 def _list(names: list[str]) -> str:

@@ -13,9 +13,9 @@ from nghvi.data.frame import DataError, Table, encode_groups, read_response, rea
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts
 from nghvi.estimators.design import add_intercept
-from nghvi.formula import Design, learn
+from nghvi.estimators.spec import Spec
+from nghvi.formula import Design, learn, response_given
 from nghvi.models.mixed import prepare
-from nghvi.networks import Identity
 from nghvi.posterior import predictive
 from nghvi.posterior.mixed import MixedPosterior
 
@@ -27,10 +27,9 @@ class Predictions(BaseEstimator, abc.ABC):
     """The part of both estimators that reads new data."""
 
     posterior_: MixedPosterior
-    group: Any
     formula: str | None
-    formula_: Design
-    fit_intercept: bool
+    formula_: Design | None
+    _spec: Spec
     groups_: np.ndarray
 
     def sample_predictive(
@@ -120,23 +119,25 @@ class Predictions(BaseEstimator, abc.ABC):
             table = tables.align(table, expected)
         elif table.values.shape[1] != len(expected):
             raise DataError(
-                f"X has {table.values.shape[1] + (self.group is not None)} features, but "
+                f"X has {table.values.shape[1] + (self._spec.group is not None)} features, but "
                 f"{type(self).__name__} is expecting {self.n_features_in_} features as input."
             )
-        linear = isinstance(self.posterior_.model.trunk, Identity)
-        x = add_intercept(table, self.fit_intercept and linear)
+        x = add_intercept(table, self._spec.intercept)
         return table, self.posterior_.scaling.apply(x)
 
-    def _learn_formula(self, X: Any) -> None:
-        if self.formula is not None:
-            self.formula_ = learn(self.formula, X)
+    def _learn(self, X: Any) -> None:
+        """What the columns of training data mean."""
+        self.formula_ = None if self.formula is None else learn(self.formula, X)
+        self._spec = Spec.of(self, self.formula_)
 
     def _table(self, X: Any) -> Table:
-        return read_table(X, self.group) if self.formula is None else self.formula_.table(X)
+        return read_table(X, self._spec.group) if self.formula_ is None else self.formula_.table(X)
 
     def _read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         """Training or validation data, checked."""
         table = self._table(X)
+        if self.formula_ is not None:
+            y = response_given(self.formula_.formula, X, y)
         if y is None:
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."

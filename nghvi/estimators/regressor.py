@@ -24,8 +24,10 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     group
         Column name (or index, for arrays) of the grouping factor; None for no effects.
     formula
-        A model formula that makes the columns from a raw data frame; :func:`nghvi.mixed`
-        sets it together with what else the formula says.
+        A model formula as for :func:`nghvi.mixed`, which reads a raw data frame. It alone decides
+        about the columns, the intercept, the group and its effects: ``group``, ``random``,
+        ``covariance`` and ``fit_intercept`` may repeat what it says and are refused if they
+        contradict it.
     hidden
         Widths of hidden layers; () is a linear mixed model.
     activation
@@ -81,8 +83,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         the Gaussian family.
     trace_
         One row a step.
-    groups_
-        Levels of the group.
+    group_, groups_
+        Name of the group column, and its levels.
     posterior_
         The posterior object.
     """
@@ -90,7 +92,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         counts: Any = None,
         validation: Any = None,
         checkpoint: Any = None,
@@ -98,7 +100,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     ) -> Self:
         """Fit to a table X (group column included) and a response y.
 
-        X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y.
+        X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y. With
+        a formula y is its left side and may be left out; values that differ from it are refused.
         ``counts``: how often each row was observed, if not once. ``validation``: a pair (X, y) of
         held-out rows for methods that stop by them (``method="nagvac"``).
 
@@ -116,7 +119,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         if isinstance(X, GroupedDataset):
             extra = counts if validation is None else validation
             return fit_dataset(self, X, y, response, kept, extra)
-        self._learn_formula(X)
+        self._learn(X)
         table, y = self._read(X, y)
         return self._fit(X, self._response_values(y), table, response, counts, validation, kept)
 

@@ -14,7 +14,7 @@ from nghvi.data.working_copy import WorkingCopy
 from nghvi.estimators import tables
 from nghvi.estimators.checkpoints import Kept
 from nghvi.estimators.choices import choose_centred
-from nghvi.estimators.structure import Structure
+from nghvi.estimators.spec import Spec, Structure
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.scaling import Scaling
@@ -34,12 +34,14 @@ def fit_dataset(
     """
     begun = time.perf_counter()
     _check(estimator, y, extra)
+    estimator.formula_ = None
+    estimator._spec = spec = Spec.of(estimator, None)
     chosen = dataset.select(estimator.group, y, classes=response.binary)
-    structure = Structure.of(estimator, chosen.inputs, known_coef=(), random=estimator.random)
+    structure = Structure.of(estimator, spec, chosen.inputs)
     number = estimator.batch_groups
     copy = dataset.copied(chosen, number if isinstance(number, int) else None, estimator._seed())
     estimator.groups_, estimator._inputs = copy.learnt.levels, chosen.inputs
-    estimator.feature_names_in_ = np.array([estimator.group, *chosen.inputs], dtype=object)
+    estimator.feature_names_in_ = np.array([spec.group, *chosen.inputs], dtype=object)
     estimator.n_features_in_ = len(estimator.feature_names_in_)
     if response.binary:
         estimator.classes_ = copy.learnt.classes
@@ -47,18 +49,17 @@ def fit_dataset(
     sample = sample[sample[:, -1] > 0]
     estimator.input_quantiles_ = tables.quantile_table(sample[:, :-2], chosen.inputs)
     response.check(sample[:, -2])
-    intercept = estimator.fit_intercept and not structure.deep
-    scaling = Scaling.none(len(chosen.inputs) + intercept)
+    scaling = Scaling.none(len(chosen.inputs) + spec.intercept)
     if estimator.standardize:
         measured = response.typical(sample[:, -2])
         # Where outliers are to count less, some groups must tell what an outlier is.
         sampled = None if response.conjugate else measured
-        scaling = _scaling(estimator, copy, structure, measured is not None, sampled)
-    rows = _streamed(copy, scaling, intercept)
+        scaling = _scaling(spec, copy, structure, measured is not None, sampled)
+    rows = _streamed(copy, scaling, spec.intercept)
     model = structure.model(response, None)
-    data = _sums(model, rows) if response.conjugate and not structure.deep else rows
+    data = _sums(model, rows) if response.conjugate and not spec.deep else rows
     estimator._batch_groups = None
-    inference = estimator._infer(model, data, scaling, structure.deep, kept=kept)
+    inference = estimator._infer(model, data, scaling, spec.deep, kept=kept)
     names = structure.named(estimator.groups_)
     estimator.posterior_ = MixedPosterior(inference, scaling, names)
     estimator._publish(inference, time.perf_counter() - begun)
@@ -102,10 +103,10 @@ def _streamed(copy: WorkingCopy, scaling: Scaling, intercept: bool) -> StreamedR
 
 
 def _scaling(
-    estimator: Any, copy: WorkingCopy, structure: Structure, with_y: bool, y: np.ndarray | None
+    spec: Spec, copy: WorkingCopy, structure: Structure, with_y: bool, y: np.ndarray | None
 ) -> Scaling:
     """Centres and scales from the pass over all rows, those of the response from ``y`` if given."""
-    ones = int(estimator.fit_intercept and not structure.deep)
+    ones = int(spec.intercept)
     mean = np.concatenate([np.ones(ones), copy.learnt.mean])
     variance = np.concatenate([np.zeros(ones), copy.learnt.variance])
     of_y = (mean[-1], variance[-1]) if y is None else (y.mean(), y.var())
@@ -113,15 +114,15 @@ def _scaling(
         len(mean) - 1,
         structure.random,
         structure.priors,
-        fit_intercept=estimator.fit_intercept,
-        deep=structure.deep,
+        fit_intercept=spec.intercept,
+        deep=spec.deep,
     )
     return Scaling.from_moments(
         mean[:-1],
         variance[:-1],
         centred,
         of_y if with_y else None,
-        estimator.fit_intercept or structure.deep,
+        spec.intercept or spec.deep,
     )
 
 

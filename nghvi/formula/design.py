@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nghvi.data.frame import DataError, Table, check_finite, read_columns, read_labels
+from nghvi.data.frame import (
+    DataError,
+    Table,
+    check_finite,
+    column_names,
+    read_columns,
+    read_labels,
+    read_response,
+)
 from nghvi.formula.errors import FormulaError
 from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
 from nghvi.formula.syntax import EVERY_COLUMN, Syntax, parse
@@ -73,6 +81,7 @@ class _Read(NamedTuple):
 def learn(formula: str, data: Any) -> Design:
     """What a formula makes of the training data."""
     syntax = parse(formula)
+    _check_response(syntax)
     read = _read(syntax, data, Learnt({}, {}))
     if not read.fixed:
         raise FormulaError(
@@ -81,6 +90,17 @@ def learn(formula: str, data: Any) -> Design:
     only = len(set(read.random) - set(read.fixed))
     known = (0.0,) * only + (1.0,) * bool(syntax.offsets)
     return Design(formula, read.learnt, read.table.names, read.random, known)
+
+
+def _check_response(syntax: Syntax) -> None:
+    """A column is not explained by itself; ``I(after - before) ~ before`` is another matter."""
+    response = syntax.response.strip("`")
+    if response in _variables(syntax):
+        raise FormulaError.at(
+            syntax.text,
+            syntax.response,
+            f"the response {response!r} is also among the inputs: take it away after '~'.",
+        )
 
 
 def has_intercept(syntax: Syntax) -> bool:
@@ -109,6 +129,47 @@ def response_of(formula: str, data: Any) -> np.ndarray:
         )
     check_finite(side.values, side.names)
     return side.values[:, 0]
+
+
+def response_given(formula: str, data: Any, y: Any) -> Any:
+    """The response of a fit: the left-hand side, with which ``y``, if it is given, must agree.
+
+    ``y`` may be None, the name on the left-hand side, or its values; these are needed only where
+    the data frame lacks the columns.
+    """
+    syntax = parse(formula)
+    left = syntax.response.strip("`")
+    if y is None or (isinstance(y, str) and y == left):
+        return response_of(formula, data)
+    if isinstance(y, str):
+        raise FormulaError(
+            f"y={y!r} contradicts the formula {formula!r}, whose left side is {left!r}: change one "
+            "of them, or leave y out."
+        )
+    needed = variables_of(syntax, terms_of(syntax, syntax.response))
+    if not set(needed) <= set(column_names(data)):
+        name = getattr(y, "name", None)
+        if needed == (left,) and name in (None, "", left):
+            return y
+        shown = "y" if name in (None, "") else f"y, which is called {name!r},"
+        raise FormulaError(
+            f"formula {formula!r}: {shown} cannot be told to be {left!r}, since X lacks "
+            f"{', '.join(map(repr, needed))}: leave the column in X and y out."
+        )
+    ours = response_of(formula, data)
+    given = read_response(y, len(ours))
+    if not _agree(ours, given):
+        raise FormulaError(
+            f"y differs from {left!r}, the left side of the formula {formula!r}, as it is in X: "
+            "leave y out, or correct one of them."
+        )
+    return ours
+
+
+def _agree(ours: np.ndarray, given: np.ndarray) -> bool:
+    if {ours.dtype.kind, given.dtype.kind} <= set("biuf"):
+        return np.allclose(ours.astype(float), given.astype(float), rtol=1e-9, atol=0)
+    return bool(np.all(ours == given))
 
 
 def _model_texts(syntax: Syntax) -> list[str]:

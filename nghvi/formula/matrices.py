@@ -13,10 +13,15 @@ from formulaic.errors import DataMismatchWarning, FormulaicError
 from formulaic.formula import SimpleFormula
 from formulaic.materializers import PandasMaterializer
 from formulaic.parser.types import Factor, Term
+from formulaic.transforms import TRANSFORMS
+from formulaic.utils.layered_mapping import LayeredMapping
+from formulaic.utils.stateful_transforms import stateful_eval
+from formulaic.utils.variables import Variable
+from interface_meta import override
 
 from nghvi.data.frame import DataError
 from nghvi.formula.errors import FormulaError
-from nghvi.formula.expressions import columns_of
+from nghvi.formula.expressions import Expression, columns_of
 from nghvi.formula.syntax import Syntax
 
 INTERCEPT = "intercept"
@@ -74,11 +79,33 @@ def variables_of(syntax: Syntax, terms: Iterable[Term]) -> tuple[str, ...]:
     return tuple(name for factor in factors for name in columns_of(factor, syntax.text))
 
 
+class _Materializer(PandasMaterializer):
+    """formulaic's, but that columns and functions of one name do not get into each other's way.
+
+    It has no ``REGISTER_NAME``, so formulaic itself goes on without it.
+    """
+
+    @override
+    def _evaluate(self, expr: str, metadata: Any, spec: ModelSpec) -> tuple[Any, set[Variable]]:
+        clear, columns = Expression.of(expr, expr).apart_from_functions()
+        values = {alias: self.data[name] for alias, name in columns.items()}
+        read: set[Variable] = set()
+        found = stateful_eval(
+            clear,
+            LayeredMapping(values, TRANSFORMS),
+            {clear: metadata},
+            spec.transform_state,
+            spec,
+            variables=read,
+        )
+        return found, read
+
+
 def evaluate(
     parts: list[SimpleFormula], frame: pd.DataFrame, learnt: Learnt, syntax: Syntax
 ) -> tuple[list[Matrix], Learnt]:
     """The matrix of every part, and the state after it; what was learnt before is used."""
-    materializer = PandasMaterializer(frame, context={})
+    materializer = _Materializer(frame, context={})
     categories, transforms = dict(learnt.categories), copy.deepcopy(learnt.transforms)
     matrices = []
     for terms in parts:
@@ -107,10 +134,25 @@ def evaluate(
         for factor, (_, state) in found.encoder_state.items():
             if "categories" in state:
                 categories[factor] = list(state["categories"])
-        names = tuple(INTERCEPT if n == "Intercept" else n for n in found.column_names)
+        names = _names(found, syntax)
         values = np.asarray(made, float).reshape(len(frame), len(names))
         matrices.append(Matrix(values, names))
     return matrices, Learnt(categories, transforms)
+
+
+def _names(spec: ModelSpec, syntax: Syntax) -> tuple[str, ...]:
+    """Names of the columns; the intercept is known by its term, not by formulaic's word for it."""
+    names = spec.column_names
+    constant = [j for term, js in spec.term_indices.items() for j in js if str(term) == "1"]
+    for j, name in enumerate(names):
+        if j not in constant and name == INTERCEPT:
+            raise FormulaError.at(
+                syntax.text,
+                INTERCEPT,
+                f"column {INTERCEPT!r} has the name of the model's own intercept: rename it, or "
+                "leave it out if it is constant.",
+            )
+    return tuple(INTERCEPT if j in constant else name for j, name in enumerate(names))
 
 
 def _unseen(frame: pd.DataFrame, categories: dict[str, list], otherwise: str) -> str:

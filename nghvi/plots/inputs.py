@@ -68,14 +68,14 @@ def _curves(estimator: Any, table: Any, ax: Axes | None) -> Axes:
     """One line a group; with bands and a legend if they are few, thin and grey if not."""
     ax = axes_or_new(ax)
     variable, labels = table.columns[1], list(dict.fromkeys(table["group"]))
-    few, named = len(labels) <= len(CURVES), isinstance(estimator.group, str)
+    few, named = len(labels) <= len(CURVES), isinstance(estimator.group_, str)
     for i, label in enumerate(labels):
         curve = table[table["group"] == label]
         if few:
             colour, dash = CURVES[i]
             band = curve["lower"], curve["upper"]
             ax.fill_between(curve[variable], *band, color=colour, alpha=0.15, lw=0)
-            said = label if label in UNGROUPED or not named else f"{estimator.group} {label}"
+            said = label if label in UNGROUPED or not named else f"{estimator.group_} {label}"
             ax.plot(curve[variable], curve["mean"], dash, color=colour, lw=1.5, label=said)
         elif label == interpret.POPULATION:
             ax.plot(curve[variable], curve["mean"], color=BLUE, lw=2, zorder=3)

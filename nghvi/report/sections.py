@@ -63,7 +63,7 @@ def _code(content: str) -> Html:
 
 
 def _group_name(estimator: Any) -> str:
-    return estimator.group if isinstance(estimator.group, str) else f"column {estimator.group}"
+    return estimator.group_ if isinstance(estimator.group_, str) else f"column {estimator.group_}"
 
 
 def _listed(names: list[str], most: int = 12) -> str:

@@ -1,0 +1,151 @@
+"""What the model of a fit is made of, said once: by a formula, or by settings where there is none.
+
+Everything after :meth:`Spec.of` reads the spec and asks neither again. A setting beside a formula
+may repeat what the formula says; one that contradicts it is refused.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nghvi._core.response import Response
+from nghvi.data.frame import Column, DataError
+from nghvi.estimators.choices import (
+    check_counts,
+    check_known_coef,
+    check_method,
+    choose_priors,
+    choose_trunk,
+    is_deep,
+)
+from nghvi.estimators.design import INTERCEPT, feature_names, random_columns
+from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
+from nghvi.formula.syntax import EVERY_COLUMN
+from nghvi.models.mixed import MixedModel
+from nghvi.networks import Trunk
+from nghvi.posterior.mixed import Named
+from nghvi.priors import Priors
+
+
+class Spec(NamedTuple):
+    """Group, effects and fixed part."""
+
+    group: Column | None
+    random: Any
+    """"auto", "intercept", "all" or names of the features with effects."""
+    covariance: str
+    deep: bool
+    intercept: bool
+    """Whether a column of ones is added: a network has an intercept among its features."""
+    known_coef: tuple[float, ...] = ()
+
+    @staticmethod
+    def of(settings: Any, design: Design | None) -> "Spec":
+        """From an estimator's settings, and what its formula has learnt if it has one."""
+        deep = is_deep(settings.hidden, settings.trunk)
+        if design is None:
+            intercept = bool(settings.fit_intercept) and not deep
+            return Spec(settings.group, settings.random, settings.covariance, deep, intercept)
+        syntax = parse(design.formula)
+        spec = Spec(
+            syntax.group,
+            _random_of_network(syntax) if deep else design.random,
+            "diagonal" if syntax.independent else settings.covariance,
+            deep,
+            has_intercept(syntax) and not deep,
+            design.known_coef,
+        )
+        spec._check_settings(settings, syntax, len(design.random))
+        return spec
+
+    def _check_settings(self, settings: Any, syntax: Syntax, num_effects: int) -> None:
+        """Complain of settings that say something else than the formula."""
+        if settings.group is not None and settings.group != syntax.group:
+            said = "no groups" if syntax.group is None else f"group={syntax.group!r}"
+            raise _contradiction(f"group={settings.group!r}", syntax, said)
+        correlated = syntax.group is not None and not syntax.independent and num_effects > 1
+        if settings.covariance == "diagonal" and correlated:
+            remedy = "correlated effects by '|' (write '||' for independent ones)"
+            raise _contradiction("covariance='diagonal'", syntax, remedy)
+        if settings.covariance == "full" and syntax.independent:
+            remedy = "independent effects by '||' (write '|' for correlated ones)"
+            raise _contradiction("covariance='full'", syntax, remedy)
+        if not settings.fit_intercept and has_intercept(syntax):
+            remedy = "an intercept (write '0 +' after '~' to leave it out)"
+            raise _contradiction(f"fit_intercept={settings.fit_intercept!r}", syntax, remedy)
+        if not _is_auto(settings.random) and syntax.group is None:
+            raise _contradiction(f"random={settings.random!r}", syntax, "no effects")
+
+    def effects(self, settings: Any, features: tuple[str, ...]) -> tuple[int, ...]:
+        """Indices of the features with effects."""
+        grouped, deep = self.group is not None, self.deep
+        chosen = random_columns(self.random, features, grouped=grouped, deep=deep)
+        if settings.formula is not None and not _is_auto(settings.random):
+            asked = random_columns(settings.random, features, grouped=grouped, deep=deep)
+            if asked != chosen:
+                said = f"effects of {', '.join(repr(features[j]) for j in chosen)}"
+                raise _contradiction(f"random={settings.random!r}", parse(settings.formula), said)
+        return chosen
+
+
+class Structure(NamedTuple):
+    """The model but for the data: what a spec makes of named input columns."""
+
+    priors: Priors
+    trunk: Trunk
+    features: tuple[str, ...]
+    random: tuple[int, ...]
+    known_coef: tuple[float, ...]
+
+    @staticmethod
+    def of(settings: Any, spec: Spec, names: tuple[str, ...]) -> "Structure":
+        """From a spec, the other settings of its estimator and the names of its inputs."""
+        check_counts(steps=settings.steps, n_starts=settings.n_starts)
+        check_counts(batch_groups=settings.batch_groups)
+        check_method(settings.method)
+        priors = choose_priors(settings.priors, spec.covariance)
+        features = feature_names(names, spec.intercept)
+        if not features:
+            raise DataError("there is no input column and no intercept: nothing to fit.")
+        trunk = choose_trunk(len(features), settings.hidden, settings.activation, settings.trunk)
+        if spec.deep:
+            features = (INTERCEPT, *(f"h{j}" for j in range(1, trunk.num_features)))
+        check_known_coef(spec.known_coef, settings.method, spec.deep)
+        random = spec.effects(settings, features)
+        return Structure(priors, trunk, features, random, spec.known_coef)
+
+    def model(self, response: Response, sweeps: int | None) -> MixedModel:
+        """The model; ``sweeps`` of Gibbs where its effects are drawn so."""
+        return MixedModel(
+            self.trunk, response, self.priors, self.random, sweeps, known_coef=self.known_coef
+        )
+
+    def named(self, groups: np.ndarray) -> Named:
+        """Names of what the model has."""
+        fixed = self.features[: len(self.features) - len(self.known_coef)]
+        return Named(fixed, tuple(self.features[j] for j in self.random), groups)
+
+
+def _is_auto(random: Any) -> bool:
+    return isinstance(random, str) and random == "auto"
+
+
+def _contradiction(setting: str, syntax: Syntax, said: str) -> FormulaError:
+    return FormulaError(
+        f"{setting} contradicts the formula {syntax.text!r}, which says {said}: change one of "
+        "them, or leave the setting out."
+    )
+
+
+def _random_of_network(syntax: Syntax) -> str:
+    """Which features of a network have effects."""
+    if syntax.group is None:
+        return "auto"
+    if syntax.random not in (("1",), (EVERY_COLUMN,)):
+        raise FormulaError.at(
+            syntax.text,
+            f"({syntax.random[-1]}",
+            "with hidden layers write '(1 | group)' for an intercept by group, or '(. | group)' "
+            "for effects of every feature of the network.",
+        )
+    return INTERCEPT if syntax.random == ("1",) else "all"
