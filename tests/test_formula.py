@@ -254,3 +254,44 @@ def test_a_file_cannot_decide_what_runs(tmp_path):
     harmful = learn("y ~ x", FRAME)._replace(formula="y ~ open('harm', 'w')")
     with pytest.raises(FormulaError, match="'open' is not a function"):
         harmful.table(FRAME)
+
+
+ENDLESS = {
+    "y ~ I(9**9**9)": "beyond 1e\\+300",
+    "y ~ {x + 9**9**9}": "beyond",
+    "y ~ I(I(9)**I(9)**I(9))": "beyond",
+    "y ~ I(x + (1 << 10**10))": "beyond",
+    "y ~ I(x * 'a' * 10**9)": "text and lists",
+    "y ~ I([0] * 10**9)": "text and lists",
+    "y ~ bs(x, df=10**8)": "df=100,000,000 asks for too many columns; 1,000",
+    "y ~ bs(x, 10**8)": "df=100,000,000",
+    "y ~ bs(x, df=np.power(10, 8))": "df has to be a number",
+    "y ~ poly(x, 10**7)": "degree=10,000,000",
+    "y ~ hashed(sex, levels=10**9)": "levels=1,000,000,000",
+    "y ~ (x + k)**1000": "at '1000'.*a power of 2 terms",
+    "y ~ x^99999999": r"I\(x\*\*2\)",
+    "y ~ " + "*".join(f"I(x + {i})" for i in range(18)): "262,144 terms",
+    "y ~ " + "+".join(f"I(x + {i})" for i in range(3000)): "3,001 terms",
+    "y ~ x + (" + "*".join(f"I(x + {i})" for i in range(18)) + " | g)": "terms",
+    "y ~ x + offset(9**9**9)": "beyond",
+    "y ~ I(" + "-" * 300 + "x)": "nested too deeply",
+}
+
+
+@pytest.mark.parametrize("formula", ENDLESS)
+def test_formulas_without_end_are_refused_before_they_are_evaluated(formula):
+    with pytest.raises(FormulaError, match=ENDLESS[formula]):
+        learn(formula, FRAME)
+
+
+def test_a_formula_of_a_model_file_is_refused_as_well():
+    design = learn("y ~ x", FRAME)
+    with pytest.raises(FormulaError, match="beyond"):
+        design._replace(formula="y ~ I(9**9**9)").table(FRAME)
+
+
+def test_columns_are_counted_before_they_are_made():
+    many = pd.DataFrame({"a": [f"a{i}" for i in range(300)], "k": range(300), "x": 1.0})
+    assert len(learn("y ~ a + x", many).columns) == 300
+    with pytest.raises(FormulaError, match=r"at 'a:C\(k\)'|90,601 columns"):
+        learn("y ~ a * C(k)", many)

@@ -1,5 +1,9 @@
 """Pictures: every kind of estimator has them, and they show what was computed."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
@@ -16,6 +20,17 @@ KINDS = ["linear", "classes", "deep", "classes without groups"]
 def _closed():
     yield
     plt.close("all")
+
+
+def test_importing_plots_leaves_the_backend_to_the_user():
+    """In a process of its own: here it has been chosen."""
+    chosen = "dict.__getitem__(matplotlib.rcParams, 'backend')"
+    code = (
+        f"import matplotlib; before = {chosen}; import nghvi.plots, nghvi.report; "
+        f"assert {chosen} is before"
+    )
+    clean = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    subprocess.run([sys.executable, "-c", code], env=clean, check=True)
 
 
 @pytest.fixture(params=KINDS)

@@ -95,12 +95,44 @@ def test_a_fit_with_effects_drawn_on_four_devices_is_that_of_one(four):
 
 
 def test_a_process_says_why_it_ends_when_the_runtime_aborts_it():
-    code = "import os; from nghvi._core.hosts import _explain_abort as e; e(1, 2); os.abort()"
+    """Also from a thread, while Python holds its lock."""
+    begin = "import os, ctypes; from nghvi._core.hosts import _outlive_aborts as o; o(1, 2); "
+    thread = "import threading; threading.Thread(target=os.abort).start(); sum(range(10**12))"
+    for code in ("os.abort()", thread, "ctypes.PyDLL(None).abort()"):
+        ended = subprocess.run(
+            [sys.executable, "-c", begin + code], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == hosts.LOST
+        assert "process 1 of 2 cannot go on, since another one was lost" in ended.stderr
+        assert "Warning" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("raise SystemExit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getppid(), 15)", 5)],
+)
+def test_other_endings_of_a_process_are_its_own(ending, code):
+    begin = "import os, sys, signal, time; from nghvi._core.hosts import _outlive_aborts as o; "
+    handler = "signal.signal(15, lambda *a: os._exit(5)); "
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        [sys.executable, "-c", begin + "o(0, 2); " + handler + ending + "; time.sleep(60)"],
+        check=False,
     )
-    assert ended.returncode == hosts.LOST
-    assert "process 1 of 2 cannot go on, since another one was lost" in ended.stderr
+    assert ended.returncode == code
+
+
+def test_a_process_ends_with_the_one_that_watches_it():
+    code = (
+        "import os, time; from nghvi._core.hosts import _outlive_aborts as o; o(0, 2); "
+        "print(os.getppid(), flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert int(watching.stdout.readline()) == watching.pid
+        watching.kill()
+        # The pipe closes when the last process that has it ends.
+        assert watching.stdout.read() == ""
 
 
 def test_devices_that_are_not_there_are_refused():

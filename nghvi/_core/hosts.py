@@ -6,11 +6,12 @@ a clock) is agreed upon first. With one process everything here does nothing.
 
 import contextlib
 import ctypes
-import functools
 import os
 import signal
 import socket
+import sys
 import time
+import warnings
 from collections.abc import Iterator
 
 import jax
@@ -25,6 +26,10 @@ PATIENCE = 60
 """Seconds within which all processes must have arrived."""
 HEARTBEAT = 30
 """Seconds of silence after which a process counts as lost."""
+PR_SET_PDEATHSIG = 1
+"""Linux's number of the request for a signal when the parent ends."""
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals to the process that watches over the one that computes."""
 LOST = 4
 """Exit code of a process that cannot go on without another one."""
 
@@ -72,7 +77,7 @@ def join(coordinator: str, process_id: int, num_processes: int, patience: int = 
         _check_free(coordinator, int(port))
     else:
         _wait_for(coordinator, (host, int(port)), patience)
-    _explain_abort(process_id, num_processes)
+    _outlive_aborts(process_id, num_processes)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(
@@ -92,22 +97,39 @@ def join(coordinator: str, process_id: int, num_processes: int, patience: int = 
         ) from None
 
 
-@functools.cache
-def _explain_abort(process_id: int, num_processes: int) -> object:
-    """Say what has happened when JAX's runtime aborts, as it does if the coordinator is gone.
+def _outlive_aborts(process_id: int, num_processes: int) -> None:
+    """Go on in a child of this process, which says what has happened if the child is aborted.
 
-    It does so from a thread of its own, before Python sees an error; only a C handler is run then.
-    The cache keeps it alive.
+    JAX's runtime aborts from a thread of its own, before Python sees an error, if the coordinator
+    is gone. No Python can be run safely then, so another process has to see it and to choose the
+    exit code. The child ends with its parent, however that ends.
     """
-    text = f"nghvi: {lost_message(process_id, num_processes)}\n".encode()
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_int)
-    def handler(number: int) -> None:
-        os.write(2, text)
+    if not sys.platform.startswith("linux"):
+        return
+    text = f"nghvi: {lost_message(process_id, num_processes)}\n"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which JAX has not started yet
+        child = os.fork()
+    if child == 0:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.setpgid(0, 0)  # a Ctrl-C reaches it once, by way of its parent
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        return
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ended == -signal.SIGABRT:
+        os.write(2, text.encode())
         os._exit(LOST)
-
-    ctypes.CDLL(None).signal(signal.SIGABRT, handler)
-    return handler
+    if ended < 0:
+        if -ended not in (signal.SIGKILL, signal.SIGSTOP):  # those have no handler
+            signal.signal(-ended, signal.SIG_DFL)
+        os.kill(os.getpid(), -ended)
+    os._exit(ended)
 
 
 def _check_free(coordinator: str, port: int) -> None:

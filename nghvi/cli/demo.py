@@ -19,6 +19,7 @@ def add(commands: Commands) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Table, verdict, picture and report; exit code."""
+    import matplotlib
     import pandas as pd
     from rich.console import Console
 
@@ -26,6 +27,7 @@ def run(chosen: argparse.Namespace) -> int:
     from nghvi import plots
     from nghvi.datasets import simulate_schools
 
+    matplotlib.use("agg")
     console = Console()
     data = simulate_schools()
     inputs = data.frame.drop(columns=data.target)

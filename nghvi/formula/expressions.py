@@ -14,6 +14,7 @@ from formulaic.transforms import TRANSFORMS
 from formulaic.transforms.contrasts import ContrastsRegistry
 from formulaic.utils.code import sanitize_variable_names
 
+from nghvi.formula.bounds import check_work
 from nghvi.formula.errors import FormulaError
 
 FUNCTIONS = frozenset(TRANSFORMS) - {"np", "contr", "Q", "lag"}
@@ -40,10 +41,12 @@ class Expression(NamedTuple):
         quoted: dict[str, str] = {}
         try:
             tree = ast.parse(sanitize_variable_names(expression, {}, quoted), mode="eval")
-        except SyntaxError as error:
+        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+            reason = getattr(error, "msg", None) or str(error) or type(error).__name__
             raise FormulaError.at(
-                formula, expression, f"this is no expression ({error.msg})."
+                formula, expression, f"this is no expression ({reason}); correct it."
             ) from None
+        check_work(formula, expression, tree)
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         called = {call.func for call in calls}
         codings = {coding for call in calls for coding in _codings(call)}

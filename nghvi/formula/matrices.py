@@ -20,6 +20,7 @@ from formulaic.utils.variables import Variable
 from interface_meta import override
 
 from nghvi.data.frame import DataError
+from nghvi.formula.bounds import check_columns, check_terms
 from nghvi.formula.errors import FormulaError
 from nghvi.formula.expressions import Expression, columns_of
 from nghvi.formula.syntax import Syntax
@@ -50,6 +51,7 @@ class Matrix(NamedTuple):
 
 def terms_of(syntax: Syntax, text: str) -> SimpleFormula:
     """A part of the formula, parsed."""
+    check_terms(syntax.text, text)
     try:
         terms = Formula(text)
     except (FormulaicError, SyntaxError) as error:
@@ -105,6 +107,8 @@ def evaluate(
     parts: list[SimpleFormula], frame: pd.DataFrame, learnt: Learnt, syntax: Syntax
 ) -> tuple[list[Matrix], Learnt]:
     """The matrix of every part, and the state after it; what was learnt before is used."""
+    for terms in parts:
+        check_columns(syntax.text, terms, lambda name: _levels(frame, name))
     materializer = _Materializer(frame, context={})
     categories, transforms = dict(learnt.categories), copy.deepcopy(learnt.transforms)
     matrices = []
@@ -153,6 +157,15 @@ def _names(spec: ModelSpec, syntax: Syntax) -> tuple[str, ...]:
                 "leave it out if it is constant.",
             )
     return tuple(INTERCEPT if j in constant else name for j, name in enumerate(names))
+
+
+def _levels(frame: pd.DataFrame, expression: str) -> int:
+    """How many columns a column becomes, or C of it; 1 for all else."""
+    called = re.fullmatch(r"C\(\s*`?(.+?)`?\s*(?:,.*)?\)", expression, re.DOTALL)
+    name = called[1] if called else expression
+    if name not in frame or (not called and pd.api.types.is_numeric_dtype(frame[name])):
+        return 1
+    return int(frame[name].nunique())
 
 
 def _unseen(frame: pd.DataFrame, categories: dict[str, list], otherwise: str) -> str:

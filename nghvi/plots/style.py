@@ -2,10 +2,6 @@
 
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg", force=False)
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes

@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 
 from nghvi.plots import style
 from nghvi.report.html import Html, element
@@ -49,15 +50,12 @@ class Gallery:
     ) -> list[Html]:
         """What ``draw`` puts on its axes: one, or an array with one for every caption."""
         with _styled():
-            figures = [plt.figure(figsize=size, layout="constrained") for _ in captions]
-            try:
-                axes = [figure.add_subplot() for figure in figures]
-                draw(axes[0] if len(axes) == 1 else np.array(axes, dtype=object))
-                labels = [ax.get_title() for ax in axes]
-                drawings = [self._svg(figure) for figure in figures]
-            finally:
-                for figure in figures:
-                    plt.close(figure)
+            # Not pyplot's, which would open windows in a session that has them.
+            figures = [Figure(figsize=size, layout="constrained") for _ in captions]
+            axes = [figure.add_subplot() for figure in figures]
+            draw(axes[0] if len(axes) == 1 else np.array(axes, dtype=object))
+            labels = [ax.get_title() for ax in axes]
+            drawings = [self._svg(figure) for figure in figures]
         return [_figure(*each) for each in zip(drawings, labels, captions, strict=True)]
 
     def _svg(self, figure: Any) -> str:
@@ -69,7 +67,7 @@ class Gallery:
 
 @contextlib.contextmanager
 def _styled() -> Iterator[None]:
-    with plt.rc_context(SETTINGS), warnings.catch_warnings():
+    with mpl.rc_context(SETTINGS), warnings.catch_warnings():
         # The reader's fonts are used, whatever the one for measuring lacks.
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
         yield

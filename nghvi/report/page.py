@@ -11,6 +11,7 @@ from nghvi.report.figures import Gallery
 from nghvi.report.html import Html, element, paragraph
 from nghvi.report.sections import MOST_ROWS, page_sections
 from nghvi.report.subject import Subject
+from nghvi.storage.errors import StorageError
 from nghvi.storage.replace import place_of, replaced
 
 TITLES = {True: "Report of a mixed classification", False: "Report of a mixed regression"}
@@ -25,8 +26,14 @@ def write_report(
         raise DataError("report: give both X and y, or neither.")
     checked = None if X is None else estimator.check_rows(X, y, most=MOST_ROWS)
     content = page(Subject(estimator, X, y, checked, Gallery()))
-    with replaced(place) as file:
-        file.write(content.encode())
+    try:
+        with replaced(place) as file:
+            file.write(content.encode())
+    except OSError as error:
+        raise StorageError(
+            f"{path}: the report cannot be written ({error.strerror}); free some space or choose "
+            "another place."
+        ) from error
     return pathlib.Path(path)
 
 
