@@ -1,0 +1,324 @@
+"""Simulation-based calibration of default fits.
+
+Run: python -m benchmarks.sbc [--only NAME] [--replications 200] [--processes 2] [--report]
+
+Parameters are drawn from the prior, data from the model, and the posterior is fitted with that
+very prior and no other setting. If it is right the rank of a true value among posterior draws
+is uniform, whatever the model: for every coefficient, the noise, the effects' sds and
+correlations, one group's effects and the log likelihood. ``rank_bands`` says how far from uniform
+ranks may look. All replications of a model share groups and design, so that programs compile
+once. Binary data with one class only, which cannot be fitted, are drawn again: a condition on the
+data alone leaves posteriors calibrated.
+
+A replication is a line of ``results/sbc.jsonl``; those that are there are not run again, so that a
+run may be interrupted. ``--report`` writes ``docs/calibration.md`` and its picture from the lines.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+from scipy.special import log_expit, log_ndtr
+
+import nghvi
+from benchmarks import sbc_page
+from nghvi.priors import HalfT, HuangWand, Priors
+from nghvi.studies.facts import about
+
+ROWS = Path(__file__).parent / "results" / "sbc.jsonl"
+DRAWS = 399
+
+EFFECTS = HuangWand(df=2.0, scale=0.7)
+PRIORS = Priors(coef_sd=1.0, noise=HalfT(df=3.0, scale=0.7), effects=EFFECTS)
+"""Stated on the raw scale, and narrower than the defaults: most data sets tell something, and the
+tails are those of the defaults."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A model and the shape of its data."""
+
+    name: str
+    words: str
+    response: str
+    groups: int
+    size: int
+    """Rows per group."""
+    columns: int
+    """Of the design, intercept included."""
+    effects: int
+    """The first so many columns have group-specific coefficients."""
+    latents: str = "auto"
+    priors: Priors = PRIORS
+
+    @property
+    def group(self) -> np.ndarray:
+        return np.repeat(np.arange(self.groups), self.size)
+
+    @property
+    def design(self) -> np.ndarray:
+        """The same for all replications."""
+        rng = np.random.default_rng([self.groups, self.size, self.columns])
+        covariates = rng.standard_normal((self.groups * self.size, self.columns - 1))
+        return np.column_stack([np.ones(len(covariates)), covariates])
+
+    @property
+    def terms(self) -> list[str]:
+        return ["intercept", *(f"x{j}" for j in range(1, self.columns))]
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the model, so that lines of another one are not counted."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+
+
+CELLS = (
+    Cell("lmm", "Gaussian, 30 groups", "gaussian", 30, 6, 3, 1),
+    Cell("few groups", "Gaussian, 12 groups, two effects", "gaussian", 12, 8, 3, 2),
+    Cell("four effects", "Gaussian, 30 groups, four effects", "gaussian", 30, 10, 4, 4),
+    Cell("student-t", "Student-t, 30 groups", "student-t", 30, 8, 3, 1),
+    Cell("probit", "probit, 40 groups", "probit", 40, 8, 3, 1),
+    Cell("logit", "logit, 40 groups, two effects", "logit", 40, 8, 3, 2),
+    Cell("drawn effects", "probit, 40 groups, effects drawn", "probit", 40, 8, 3, 1, "sample"),
+    Cell("logit four effects", "logit, 40 groups, four effects", "logit", 40, 10, 4, 4),
+)
+
+
+def draw_half_t(rng: np.random.Generator, prior: HalfT) -> float:
+    """A standard deviation."""
+    return float(prior.scale * abs(rng.standard_t(prior.df)))
+
+
+def draw_huang_wand(rng: np.random.Generator, prior: HuangWand, r: int) -> np.ndarray:
+    """Omega: inverse Wishart given scales that are inverse gamma (Huang and Wand, 2013)."""
+    scales = 1 / rng.gamma(0.5, prior.scale**2, r)
+    spread = 2 * prior.df * np.diag(1 / scales)
+    found = scipy.stats.invwishart.rvs(prior.df + r - 1, spread, random_state=rng)
+    return np.asarray(found, float).reshape(r, r)
+
+
+def draw_truth(rng: np.random.Generator, cell: Cell) -> dict[str, np.ndarray]:
+    """All unknowns, from the prior; named and shaped as one of ``posterior_draws``."""
+    priors = cell.priors
+    assert isinstance(priors.noise, HalfT)
+    assert isinstance(priors.effects, HuangWand)
+    truth = {"coef": priors.coef_sd * rng.standard_normal(cell.columns)}
+    omega = draw_huang_wand(rng, priors.effects, cell.effects)
+    truth["effects_cov"] = omega
+    root = np.linalg.cholesky(omega)
+    truth["effects"] = rng.standard_normal((cell.groups, cell.effects)) @ root.T
+    if cell.response == "gaussian":
+        truth["noise_var"] = np.asarray(draw_half_t(rng, priors.noise) ** 2)
+    if cell.response == "student-t":
+        truth["noise_scale"] = np.asarray(draw_half_t(rng, priors.noise))
+        degrees = priors.degrees
+        truth["degrees"] = np.asarray(2 + rng.gamma(degrees.shape, 1 / degrees.rate))
+    return truth
+
+
+def linear_predictor(cell: Cell, drawn: dict[str, np.ndarray]) -> np.ndarray:
+    """eta at one or many draws, rows last."""
+    design, effects = cell.design, drawn["effects"][..., cell.group, :]
+    return drawn["coef"] @ design.T + np.sum(design[:, : cell.effects] * effects, axis=-1)
+
+
+def draw_response(
+    rng: np.random.Generator, cell: Cell, truth: dict[str, np.ndarray]
+) -> np.ndarray:
+    eta = linear_predictor(cell, truth)
+    if cell.response == "gaussian":
+        return eta + np.sqrt(truth["noise_var"]) * rng.standard_normal(eta.shape)
+    if cell.response == "student-t":
+        return eta + truth["noise_scale"] * rng.standard_t(truth["degrees"], eta.shape)
+    logistic = cell.response == "logit"
+    noise = rng.logistic(size=eta.shape) if logistic else rng.standard_normal(eta.shape)
+    return (noise < eta).astype(float)
+
+
+def log_likelihood(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> np.ndarray:
+    """log p(y | parameters, effects) at one or many draws."""
+    eta = linear_predictor(cell, drawn)
+    if cell.response == "gaussian":
+        by_row = scipy.stats.norm.logpdf(y, eta, np.sqrt(drawn["noise_var"])[..., None])
+    elif cell.response == "student-t":
+        degrees, scale = drawn["degrees"][..., None], drawn["noise_scale"][..., None]
+        by_row = scipy.stats.t.logpdf(y, degrees, eta, scale)
+    else:
+        sign = 2 * y - 1
+        by_row = (log_expit if cell.response == "logit" else log_ndtr)(sign * eta)
+    return by_row.sum(axis=-1)
+
+
+def quantities(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> dict[str, np.ndarray]:
+    """What is ranked, by name, at one or many draws; scales as logarithms (ranks are the same)."""
+    found = {f"coef {t}": drawn["coef"][..., j] for j, t in enumerate(cell.terms)}
+    if "noise_var" in drawn:
+        found["log sd noise"] = 0.5 * np.log(drawn["noise_var"])
+    if "noise_scale" in drawn:
+        found["log scale noise"] = np.log(drawn["noise_scale"])
+        found["log degrees"] = np.log(drawn["degrees"])
+    cov, random = drawn["effects_cov"], cell.terms[: cell.effects]
+    log_sd = 0.5 * np.log(cov.diagonal(axis1=-2, axis2=-1))
+    for j, term in enumerate(random):
+        found[f"log sd {term}"] = log_sd[..., j]
+        for i in range(j):
+            found[f"correlation {random[i]}, {term}"] = cov[..., i, j] / np.exp(
+                log_sd[..., i] + log_sd[..., j]
+            )
+    for j, term in enumerate(random):
+        found[f"first group's {term}"] = drawn["effects"][..., 0, j]
+    return found | {"log likelihood": log_likelihood(cell, drawn, y)}
+
+
+def simulate(cell: Cell, replication: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """True parameters and a response."""
+    seed = [replication, int(cell.fingerprint, 16)]
+    rng = np.random.default_rng(seed)
+    while True:
+        truth = draw_truth(rng, cell)
+        y = draw_response(rng, cell, truth)
+        if np.ptp(y) > 0:
+            return truth, y
+
+
+def fit(cell: Cell, y: np.ndarray, seed: int) -> Any:
+    """What a user gets who states the priors and nothing else."""
+    binary = cell.response in ("probit", "logit")
+    estimator = nghvi.MixedClassifier if binary else nghvi.MixedRegressor
+    frame = pd.DataFrame(cell.design[:, 1:], columns=cell.terms[1:]).assign(g=cell.group)
+    model = estimator(
+        "g",
+        random=cell.terms[: cell.effects],
+        response=cell.response,
+        priors=cell.priors,
+        standardize=False,
+        latents=cell.latents,
+        random_state=seed,
+    )
+    return model.fit(frame, y)
+
+
+def rank(cell: Cell, truth: dict, y: np.ndarray, drawn: dict) -> dict[str, list[float]]:
+    """Ranks of the truth among the draws, and its distance from their mean in their sds."""
+    ours, true = quantities(cell, drawn, y), quantities(cell, truth, y)
+    return {
+        "ranks": [int(np.sum(values < true[name])) for name, values in ours.items()],
+        "z": [
+            round(float((true[name] - values.mean()) / values.std(ddof=1)), 3)
+            for name, values in ours.items()
+        ],
+    }
+
+
+def replicate(cell: Cell, replication: int) -> dict:
+    """One line."""
+    truth, y = simulate(cell, replication)
+    begun, busy = time.perf_counter(), time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a legal but odd data set is part of the game
+        model = fit(cell, y, replication)
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - busy
+    return {
+        "model": cell.name,
+        "is": cell.fingerprint,
+        "replication": replication,
+        "converged": bool(model.converged_),
+        "verdict": str(model.verdict_),
+        "k_hat": round(float(model.k_hat_), 3),
+        "corrected": bool(model.posterior_.inference.pool.corrected),
+        "seconds": round(seconds, 2),
+        "cpu_seconds": round(cpu, 2),
+        **rank(cell, truth, y, model.posterior_draws(DRAWS, replication)),
+    }
+
+
+def names(cell: Cell) -> list[str]:
+    """Of the quantities, in the order of the lines."""
+    truth, y = simulate(cell, 0)
+    return list(quantities(cell, truth, y))
+
+
+def load(path: Path = ROWS) -> dict[str, list[dict]]:
+    """The lines of every model as it is defined now, in order."""
+    kept: dict[str, dict[int, dict]] = {cell.name: {} for cell in CELLS}
+    current = {cell.name: cell.fingerprint for cell in CELLS}
+    for text in path.read_text().splitlines() if path.exists() else ():
+        row = json.loads(text)
+        if current.get(row.get("model")) == row.get("is"):
+            kept[row["model"]][row["replication"]] = row
+    return {name: [rows[i] for i in sorted(rows)] for name, rows in kept.items()}
+
+
+def append(row: dict) -> None:
+    """One write, so that lines of several processes do not mix."""
+    ROWS.parent.mkdir(exist_ok=True)
+    with open(os.open(ROWS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), "wb", 0) as file:
+        file.write((json.dumps(row) + "\n").encode())
+
+
+def work(chosen: Sequence[str], replications: int, share: int, shares: int) -> None:
+    """The missing replications of one process."""
+    for cell in CELLS:
+        if cell.name not in chosen:
+            continue
+        there = {row["replication"] for row in load()[cell.name]}
+        missing = [i for i in range(replications) if i not in there and i % shares == share]
+        for replication in missing:
+            row = replicate(cell, replication)
+            append(row)
+            print(
+                f"{cell.name:18s} {replication:4d}  {row['seconds']:6.1f} s  "
+                f"k-hat {row['k_hat']:5.2f}  {row['verdict'][:60]}",
+                flush=True,
+            )
+
+
+def main() -> int:
+    """Run what is missing, then say how it stands; exit code 1 if ranks are not uniform."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="the models whose name contains this")
+    parser.add_argument("--replications", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--fresh", action="store_true", help="forget the lines of these models")
+    parser.add_argument("--report", action="store_true", help="write the page and its picture")
+    given = parser.parse_args()
+    chosen = [cell.name for cell in CELLS if given.only in cell.name]
+    if given.fresh:
+        kept = [row for name, rows in load().items() if name not in chosen for row in rows]
+        ROWS.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    append({"about": about(), "models": chosen, "replications": given.replications})
+    context = multiprocessing.get_context("spawn")
+    jobs = [
+        context.Process(target=work, args=(chosen, given.replications, share, given.processes))
+        for share in range(given.processes)
+    ]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    found = load()
+    results = [
+        sbc_page.summarise(cell.name, cell.words, names(cell), found[cell.name], DRAWS)
+        for cell in CELLS
+        if cell.name in chosen and found[cell.name]
+    ]
+    print(sbc_page.table(results))
+    if given.report:
+        sbc_page.write(results)
+    failed = any(job.exitcode for job in jobs)
+    return int(failed or any(result.alarms for result in results))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
