@@ -1,6 +1,6 @@
 """Longitudinal binary data with large correlated effects, beside NUTS.
 
-Run: python -m benchmarks.longitudinal [--only NAME] [--references] [--grid]
+Run: python -m benchmarks.longitudinal [--only NAME] [--references] [--grid] [--limit 150]
 
 Persons are seen at some of seven visits; a logit or probit model has a correlated random
 intercept and slope on standardised time, with sds so large that most persons are all 0 or all 1:
@@ -11,13 +11,18 @@ is fitted twice in one process, and the second fit is timed.
 Compared with NUTS (``results/longitudinal_nuts.json``, computed where it is missing):
 coefficients, the effects' sds and their correlation as they are reported, and the log sds, since
 raw sds have heavy tails. Required: means within 0.1 posterior sd, sds within a factor of
-[0.93, 1.07], "Converged", and less than 30 s.
+[0.93, 1.07], "Converged", and less than 30 s. A fit that needs more CPU seconds than ``--limit`` is
+stopped, and its row says so.
 """
 
 import argparse
+import contextlib
 import json
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,8 +75,34 @@ def share_constant(problem: Problem) -> float:
     return float(np.mean((mean == 0) | (mean == 1)))
 
 
-def fit(problem: Problem, seed: int) -> tuple[nghvi.MixedClassifier, float]:
-    """The fitted model and the seconds it took."""
+class OutOfTimeError(Exception):
+    """A fit was stopped."""
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Stop what takes more CPU seconds than these."""
+
+    def stop(*_: Any) -> None:
+        raise OutOfTimeError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+class Fit(NamedTuple):
+    model: nghvi.MixedClassifier
+    seconds: float
+    cpu: float
+
+
+def fit(problem: Problem, seed: int, limit: float) -> Fit:
+    """The fitted model and what it took."""
     model = nghvi.MixedClassifier(
         "g",
         random=problem.random_terms,
@@ -80,9 +111,11 @@ def fit(problem: Problem, seed: int) -> tuple[nghvi.MixedClassifier, float]:
         standardize=False,
         random_state=seed,
     )
-    begun = time.perf_counter()
-    model.fit(problem.frame(), problem.y)
-    return model, time.perf_counter() - begun
+    frame = problem.frame()
+    begun, busy = time.perf_counter(), time.process_time()
+    with at_most(limit):
+        model.fit(frame, problem.y)
+    return Fit(model, time.perf_counter() - begun, time.process_time() - busy)
 
 
 def moments(problem: Problem, model: nghvi.MixedClassifier) -> dict[str, tuple[float, float]]:
@@ -99,10 +132,23 @@ def moments(problem: Problem, model: nghvi.MixedClassifier) -> dict[str, tuple[f
     return found
 
 
-def check(problem: Problem, posterior: dict) -> dict:
+def check(problem: Problem, posterior: dict, limit: float) -> dict:
     """One row: the second fit beside NUTS."""
-    cold = fit(problem, 1)[1]
-    model, warm = fit(problem, 2)
+    row = {
+        "problem": problem.name,
+        "rows": len(problem.y),
+        "all_0_or_1": round(share_constant(problem), 3),
+    }
+    try:
+        cold, warm = fit(problem, 1, limit), fit(problem, 2, limit)
+    except OutOfTimeError:
+        return row | {"stopped": f"after {limit:g} CPU seconds", "ok": False}
+    return row | compare(problem, posterior, cold, warm)
+
+
+def compare(problem: Problem, posterior: dict, cold: Fit, warm: Fit) -> dict:
+    """Errors of the second fit, its verdict, and the times."""
+    model = warm.model
     errors, ratios = {}, {}
     for name, (mean, sd) in moments(problem, model).items():
         stated = posterior["parameters"][name]
@@ -114,9 +160,6 @@ def check(problem: Problem, posterior: dict) -> dict:
     low, high = min(ratios[n] for n in judged), max(ratios[n] for n in judged)
     agrees = abs(errors[worst]) <= MEANS and RATIOS[0] <= low and high <= RATIOS[1]
     return {
-        "problem": problem.name,
-        "rows": len(problem.y),
-        "all_0_or_1": round(share_constant(problem), 3),
         "mean_error": abs(errors[worst]),
         "worst": worst,
         "sd_ratio_min": low,
@@ -125,27 +168,32 @@ def check(problem: Problem, posterior: dict) -> dict:
         "verdict": str(model.verdict_),
         "k_hat": round(float(model.k_hat_), 3),
         "corrected": bool(model.posterior_.inference.pool.corrected),
-        "seconds_cold": round(cold, 2),
-        "seconds_warm": round(warm, 2),
+        "seconds_cold": round(cold.seconds, 2),
+        "seconds_warm": round(warm.seconds, 2),
+        "cpu_seconds_warm": round(warm.cpu, 2),
         "seconds_nuts": posterior["seconds"],
         "mean_errors": errors,
         "sd_ratios": ratios,
-        "ok": bool(agrees and model.converged_ and warm < SECONDS),
+        "ok": bool(agrees and model.converged_ and warm.seconds < SECONDS),
     }
 
 
 HEAD = (
     f"{'problem':16s} {'rows':>5s} {'0 or 1':>6s}  mean/sd {'':22s} sd ratio        "
-    "conv   k-hat  cold s  warm s  NUTS s"
+    "conv   k-hat  cold s  warm s   (CPU)  NUTS s"
 )
 
 
 def line(row: dict) -> str:
+    data = f"{row['problem']:16s} {row['rows']:5d} {100 * row['all_0_or_1']:5.0f}%  "
+    if "stopped" in row:
+        return f"{data}stopped {row['stopped']}  <-- out of bounds"
     return (
-        f"{row['problem']:16s} {row['rows']:5d} {100 * row['all_0_or_1']:5.0f}%  "
+        f"{data}"
         f"{row['mean_error']:.3f} {row['worst']:24s} "
         f"[{row['sd_ratio_min']:.3f}, {row['sd_ratio_max']:.3f}]  {row['converged']!s:5s}  "
         f"{row['k_hat']:5.2f}  {row['seconds_cold']:6.1f}  {row['seconds_warm']:6.1f}  "
+        f"{row['cpu_seconds_warm']:6.1f}  "
         f"{row['seconds_nuts']:6.1f}{'' if row['ok'] else '  <-- out of bounds'}"
     )
 
@@ -174,6 +222,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="the problems whose name contains this")
     parser.add_argument("--references", action="store_true", help="only the NUTS runs")
     parser.add_argument("--grid", action="store_true", help="check NUTS by a second method")
+    parser.add_argument("--limit", type=float, default=150.0, help="CPU seconds of a fit")
     chosen = parser.parse_args()
     cells = [(link, size, seed) for size in SIZES for seed in SEEDS for link in LINKS]
     rows = []
@@ -187,7 +236,7 @@ def main() -> int:
         if chosen.references:
             print(quality(problem, posterior), flush=True)
             continue
-        rows.append(check(problem, posterior))
+        rows.append(check(problem, posterior, chosen.limit))
         print(line(rows[-1]), flush=True)
     if chosen.references:
         return 0

@@ -133,9 +133,7 @@ def linear_predictor(cell: Cell, drawn: dict[str, np.ndarray]) -> np.ndarray:
     return drawn["coef"] @ design.T + np.sum(design[:, : cell.effects] * effects, axis=-1)
 
 
-def draw_response(
-    rng: np.random.Generator, cell: Cell, truth: dict[str, np.ndarray]
-) -> np.ndarray:
+def draw_response(rng: np.random.Generator, cell: Cell, truth: dict[str, np.ndarray]) -> np.ndarray:
     eta = linear_predictor(cell, truth)
     if cell.response == "gaussian":
         return eta + np.sqrt(truth["noise_var"]) * rng.standard_normal(eta.shape)
@@ -183,7 +181,7 @@ def quantities(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> dict[
 
 def simulate(cell: Cell, replication: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """True parameters and a response."""
-    seed = [replication, int(cell.fingerprint, 16)]
+    seed = [replication, *cell.name.encode()]
     rng = np.random.default_rng(seed)
     while True:
         truth = draw_truth(rng, cell)
@@ -255,7 +253,7 @@ def load(path: Path = ROWS) -> dict[str, list[dict]]:
     current = {cell.name: cell.fingerprint for cell in CELLS}
     for text in path.read_text().splitlines() if path.exists() else ():
         row = json.loads(text)
-        if current.get(row.get("model")) == row.get("is"):
+        if "model" in row and current.get(row["model"]) == row["is"]:
             kept[row["model"]][row["replication"]] = row
     return {name: [rows[i] for i in sorted(rows)] for name, rows in kept.items()}
 
