@@ -18,7 +18,8 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._linalg import small
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, encode_groups, suggest
+from nghvi.data.frame import DataError, suggest
+from nghvi.data.labels import encode_groups
 from nghvi.estimators.choices import check_counts
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import params_at

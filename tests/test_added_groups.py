@@ -6,7 +6,7 @@ import pytest
 
 import nghvi
 from nghvi import DataError
-from nghvi.data.frame import encode_groups
+from nghvi.data.labels import encode_groups
 from tests.test_predictions import (
     BINARY,
     COLUMNS,

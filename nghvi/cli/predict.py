@@ -12,7 +12,7 @@ import pandas as pd
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, UsageError, add_command, as_json, writing
 from nghvi.cli.tables import PARQUET, check_cells, check_column, read_parts, read_table
-from nghvi.data.frame import encode_groups, read_labels
+from nghvi.data.labels import encode_groups, read_labels
 from nghvi.posterior.predictive import predictor_draws
 from nghvi.storage.replace import place_of, replaced
 

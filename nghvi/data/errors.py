@@ -22,4 +22,4 @@ def warn(said: str) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
-    warnings.warn(said, DataWarning, stacklevel=level - 1)
+    warnings.warn(said, DataWarning, stacklevel=level)

@@ -16,6 +16,8 @@ from scipy.sparse import issparse
 from sklearn.exceptions import DataConversionWarning
 
 from nghvi.data.errors import DataError as DataError
+from nghvi.data.labels import read_labels
+from nghvi.data.missing import count, places, unmasked, unusable
 
 Column = str | int
 
@@ -68,7 +70,7 @@ def column_names(data: Any) -> list[str]:
 
 def read_response(y: Any, num_rows: int) -> np.ndarray:
     """The response as a vector without missing values, numbers or labels."""
-    values = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+    values = unmasked(y.to_numpy() if hasattr(y, "to_numpy") else y)
     if values.ndim == 2 and values.shape[1] == 1:
         said = "A column-vector y was passed when a 1d array was expected: its column is used."
         warnings.warn(said, DataConversionWarning, stacklevel=4)
@@ -77,33 +79,23 @@ def read_response(y: Any, num_rows: int) -> np.ndarray:
         raise DataError(f"y has shape {values.shape}: give one column of responses.")
     if len(values) != num_rows:
         raise DataError(f"X has {num_rows} rows but y has {len(values)}: they must match.")
-    missing = _missing(values)
-    if missing.any():
+    lost = unusable(values)
+    if lost.any():
         raise DataError(
-            f"y: {_count(missing)} with missing or infinite values; drop or impute them."
+            f"y: {count(lost)} with missing or infinite values ({places(lost)}); drop or impute "
+            "them."
         )
     return values
 
 
 def read_counts(counts: Any, num_rows: int) -> np.ndarray:
     """How often each row was observed."""
-    values = np.asarray(counts, float)
+    values = np.ma.filled(np.ma.asarray(counts).astype(float), np.nan)
     if values.shape != (num_rows,):
         raise DataError(f"counts has shape {values.shape}: give one number for each row.")
     if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
         raise DataError("counts must be finite and not negative, with one above 0 at least.")
     return values
-
-
-def encode_groups(labels: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Position of each label in ``levels``; -1 where it is not among them."""
-    kinds = {labels.dtype.kind, levels.dtype.kind}
-    if len(kinds) > 1 and "O" not in kinds and not kinds <= set("iuf"):
-        labels, levels = labels.astype(str), levels.astype(str)
-    order = np.argsort(levels, kind="stable")
-    ordered = levels[order]
-    position = np.minimum(np.searchsorted(ordered, labels), len(levels) - 1)
-    return np.where(ordered[position] == labels, order[position], -1)
 
 
 def _as_frame(data: Any) -> nw.DataFrame | None:
@@ -141,7 +133,7 @@ def _check_distinct(columns: Iterable[Any]) -> None:
 
 
 def _read_array(data: Any, group: Column | None) -> Table:
-    matrix = np.asarray(data)
+    matrix = unmasked(data)
     if matrix.ndim != 2:
         raise DataError(
             f"X has shape {matrix.shape}: give a table with one row an observation "
@@ -176,10 +168,11 @@ def _complete_column(frame: nw.DataFrame, name: str) -> Any:
     if name not in frame.columns:
         raise DataError(f"there is no column {name!r} in the data; {suggest(name, frame.columns)}.")
     series = frame.get_column(name)
-    lost = series.is_null().to_numpy() | _missing(series.to_numpy())
+    lost = series.is_null().to_numpy() | unusable(series.to_numpy())
     if lost.any():
         raise DataError(
-            f"column {name!r}: {_count(lost)} with missing or infinite values; drop or impute them."
+            f"column {name!r}: {count(lost)} with missing or infinite values ({places(lost)}); "
+            "drop or impute them."
         )
     native = series.to_native()
     if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
@@ -224,41 +217,12 @@ def _not_numeric(name: str, kind: str) -> str:
     )
 
 
-def read_labels(values: np.ndarray, name: str) -> np.ndarray:
-    """Labels of one kind, none missing; whole numbers as such."""
-    values = np.asarray(values)
-    missing = _missing(values)
-    if missing.any():
-        raise DataError(f"group column {name!r}: {_count(missing)} without a group; drop them.")
-    if values.dtype.kind == "O":
-        kinds = {type(v) for v in values}
-        values = np.array([str(v) for v in values]) if len(kinds) > 1 or kinds == {str} else values
-        values = np.array(list(values)) if values.dtype.kind == "O" else values
-    if values.dtype.kind == "f" and (values == np.round(values)).all():
-        values = values.astype(np.int64)
-    return values
-
-
-def _missing(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "f":
-        return ~np.isfinite(values)
-    if values.dtype.kind == "O":
-        return np.array([v is None or _is_na(v) for v in values])
-    return np.zeros(len(values), bool)
-
-
-def _is_na(value: Any) -> bool:
-    if isinstance(value, float):
-        return not np.isfinite(value)
-    return type(value).__name__ in ("NAType", "NaTType")
-
-
 def check_finite(matrix: np.ndarray, names: Sequence[str]) -> None:
     """Every value is a number."""
     bad = ~np.isfinite(matrix)
     if bad.any():
         worst = [
-            f"{name!r} ({_count(column)})"
+            f"{name!r} ({count(column)})"
             for name, column in zip(names, bad.T, strict=True)
             if column.any()
         ]
@@ -266,8 +230,3 @@ def check_finite(matrix: np.ndarray, names: Sequence[str]) -> None:
             f"missing or infinite values (NaN or inf) in column {', '.join(worst)}; drop the rows "
             "or impute the values, for example with scikit-learn's SimpleImputer."
         )
-
-
-def _count(mask: np.ndarray) -> str:
-    number = int(mask.sum())
-    return f"{number} row" if number == 1 else f"{number} rows"

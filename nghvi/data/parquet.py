@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nghvi.data.errors import DataError
-from nghvi.data.frame import read_labels, suggest
+from nghvi.data.frame import suggest
+from nghvi.data.labels import read_labels
 from nghvi.data.working_copy import Index
 
 SUFFIXES = (".parquet", ".pq")
@@ -109,7 +110,13 @@ def index(files: Sequence[pathlib.Path], chosen: Selection) -> Index:
     if not moments.number:
         raise DataError(f"{files[0]}: there are columns but no rows.")
     found = classes.merged()[0] if chosen.classes else np.array([])
-    return Index(*groups.merged(), moments.mean, moments.square / moments.number, found)
+    levels, sizes = groups.merged()
+    if levels.dtype.kind == "O":
+        raise DataError(
+            f"{files[0]}: labels in column {chosen.group!r} end in NUL characters, or are very "
+            "long: give the groups shorter labels."
+        )
+    return Index(levels, sizes, moments.mean, moments.square / moments.number, found)
 
 
 def open_file(file: pathlib.Path) -> Any:

@@ -7,7 +7,8 @@ import numpy as np
 
 from nghvi.data import Rows
 from nghvi.data.errors import warn
-from nghvi.data.frame import DataError, Table, encode_groups
+from nghvi.data.frame import DataError, Table
+from nghvi.data.labels import encode_groups
 
 INTERCEPT = "intercept"
 

@@ -9,7 +9,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, Table, encode_groups, read_response, read_table
+from nghvi.data.frame import DataError, Table, read_response, read_table
+from nghvi.data.labels import encode_groups, joined, warn_of_strangers
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts
 from nghvi.estimators.design import add_intercept
@@ -77,7 +78,7 @@ class Predictions(BaseEstimator, abc.ABC):
         scaled = posterior.scaling.apply_response(values)
         part = prepare(posterior.model, Rows.from_arrays(x, scaled, codes, len(levels)))
         extended = copy.copy(self)
-        extended.groups_ = np.concatenate([self.groups_, levels])
+        extended.groups_ = joined(self.groups_, levels, self._spec.group)
         extended.posterior_ = posterior._replace(
             names=posterior.names._replace(groups=extended.groups_),
             added=(*posterior.added, part),
@@ -98,6 +99,8 @@ class Predictions(BaseEstimator, abc.ABC):
         if table.group is not None:
             labels = table.group
             codes = encode_groups(labels, self.groups_)
+            if which == "known":
+                warn_of_strangers(labels, codes, self.groups_, self._spec.group)
         if which == "population":
             codes = np.full(len(x), -1)
         new = codes < 0

@@ -21,9 +21,9 @@ from nghvi.data.frame import (
     check_finite,
     column_names,
     read_columns,
-    read_labels,
     read_response,
 )
+from nghvi.data.labels import read_labels
 from nghvi.formula.errors import FormulaError
 from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
 from nghvi.formula.syntax import EVERY_COLUMN, Syntax, parse
