@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 from scipy.stats import invgamma, norm
 
 import nghvi
+from nghvi.data.fingerprint import Fingerprint
 from nghvi.estimators import tables
 from nghvi.posterior import pointwise
 from nghvi.posterior.loo import psis_loo
@@ -83,6 +84,7 @@ def test_leave_one_out_is_that_of_refits(tiny, tiny_fit):
 
 def test_rows_that_were_not_fitted_are_predicted_as_they_are(tiny, tiny_fit):
     X, y = tiny
+    y = y + 0.01
     some = tiny_fit.check_rows(X[:20], y[:20], draws=200)
     mean, sd = tiny_fit.predict(X[:20], return_std=True)
     np.testing.assert_allclose(some["predicted"], mean)
@@ -93,6 +95,69 @@ def test_rows_that_were_not_fitted_are_predicted_as_they_are(tiny, tiny_fit):
     np.testing.assert_allclose(some["pit"], (drawn < y[:20]).mean(axis=0), atol=0.05)
     new = tiny_fit.check_rows(X.assign(g=99), y)
     assert new["k_hat"].isna().all()
+
+
+@pytest.mark.parametrize("name", ["linear", "classes", "deep", "without groups"])
+def test_rows_of_the_fit_are_known_by_their_values(name, fitted_case, tmp_path):
+    """As many rows of the same groups are not the same rows; the same in another order are."""
+    estimator, X, y = fitted_case(name)
+    X, y = pd.DataFrame(X).reset_index(drop=True), np.asarray(y)
+    moved = X.assign(a=X["a"] + 1e-9)
+    order = np.random.default_rng(0).permutation(len(X))
+    estimator.save(tmp_path / "model")
+    for fitted in (estimator, nghvi.load(tmp_path / "model")):
+        shuffled = fitted.check_rows(X.iloc[order], y[order], draws=50)
+        assert shuffled["k_hat"].notna().all()
+        assert shuffled.attrs["rows"] == "of the fit"
+        new = fitted.check_rows(moved, y, draws=50)
+        assert new["k_hat"].isna().all()
+        assert new.attrs["rows"] == "new"
+        with pytest.raises(nghvi.DataError, match="other values than the rows of the fit"):
+            fitted.loo(moved, y, draws=100)
+
+
+def test_other_responses_of_the_same_inputs_are_new_rows(fitted, panel):
+    swapped = np.r_[panel["y"][1:], panel["y"][:1]]
+    assert fitted.check_rows(panel[COLUMNS], swapped, draws=50).attrs["rows"] == "new"
+
+
+def test_a_part_of_the_rows_of_the_fit_is_pointed_at(fitted, panel, tmp_path):
+    X, y = panel[COLUMNS], panel["y"]
+    with pytest.warns(nghvi.DataWarning, match="most of these rows are rows of the fit"):
+        checked = fitted.check_rows(X[:90], y[:90], draws=50)
+    assert checked["k_hat"].isna().all()
+    with pytest.warns(nghvi.DataWarning, match="most of these rows"):
+        fitted.report(tmp_path / "page.html", X[:90], y[:90])
+    assert "so all of this flatters" in (tmp_path / "page.html").read_text()
+    with pytest.warns(nghvi.DataWarning, match=r"check_rows\(X, y\)"):
+        fitted.pit(X, y)
+
+
+def test_the_report_says_that_rows_were_held_out(panel, tmp_path):
+    train, test = panel[::2], panel[1::2]
+    fitted = nghvi.MixedRegressor("g").fit(train[COLUMNS], train["y"])
+    fitted.report(tmp_path / "page.html", test[COLUMNS][: len(train)], test["y"][: len(train)])
+    assert "this is a test on new data" in (tmp_path / "page.html").read_text()
+
+
+def test_fingerprints_add_up_and_ignore_the_order():
+    rng = np.random.default_rng(0)
+    x, y, codes = rng.normal(size=(9000, 2)), rng.normal(size=9000), rng.integers(0, 9, 9000)
+    rows = np.arange(9000)
+
+    def of(chosen, weight=None):
+        return Fingerprint.of(x[chosen], y[chosen], codes[chosen], weight)
+
+    whole = of(rows)
+    assert whole.same(Fingerprint.joined([of(rows[:4000]), of(rows[4000:])]))
+    assert whole.same(of(rng.permutation(rows)))
+    assert whole.overlaps(of(rows[:3000]))
+    assert not whole.same(of(rows[:-1]))
+    assert not of(rows[::2]).overlaps(of(rows[1::2]))
+    assert of(rows[:3], np.array([1.0, 0.0, 2.0])).same(of([0, 2, 2]))
+    assert not of(rows[:2], np.array([0.5, 1.5])).same(of(rows[:2]))
+    # Rows that are there several times may well come again by chance.
+    assert not of(np.repeat(rows[:50], 4)).overlaps(of(rows[:50]))
 
 
 def test_some_rows_at_random_are_rows_of_all(tiny, tiny_fit):

@@ -191,7 +191,9 @@ def test_numbers_have_the_digits_that_mean_something(value, sd, shown):
 
 def test_words_about_coverage_and_rows():
     def rows(pit, k_hat=np.nan):
-        return pd.DataFrame({"pit": pit, "k_hat": k_hat})
+        found = pd.DataFrame({"pit": pit, "k_hat": k_hat})
+        found.attrs["rows"] = "new" if np.isnan(k_hat) else "of the fit"
+        return found
 
     flat = (np.arange(1000) + 0.5) / 1000
     assert words.coverage(rows(flat)).count("as they should") == 2

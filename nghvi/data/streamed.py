@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from nghvi.data.blocks import rank_within
+from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.grouped import Rows
 from nghvi.data.pieces import Deal, RowsPiece, deal, in_pieces
 from nghvi.data.working_copy import WorkingCopy, open_copy, pieces_for
@@ -130,6 +131,15 @@ class StreamedRows:
         x, y = self.standardised(records)
         stack = in_pieces(Deal(blocks, members[None]), x, y, which, variance=self.variance)
         return jax.tree.map(lambda leaf: leaf[0], stack), position
+
+    def fingerprint(self) -> Fingerprint:
+        """Of all rows, piece by piece."""
+        parts = []
+        for number, members in enumerate(self.copy.dealt.members):
+            records, codes = self.copy.piece(number), np.repeat(members, self.copy.slots)
+            there = records[:, -1] > 0
+            parts.append(Fingerprint.of(*self.standardised(records[there]), codes[there]))
+        return Fingerprint.joined(parts)
 
     def standardised(self, records: np.ndarray) -> tuple[Any, Any]:
         """Inputs and response of records, as the model reads them."""

@@ -12,6 +12,7 @@ from nghvi._core.hosts import is_first
 from nghvi._core.response import Response
 from nghvi.baselines import BASELINES
 from nghvi.data import Rows
+from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import Column, DataError, Table, read_counts
 from nghvi.estimators import tables
 from nghvi.estimators.checkpoints import Kept, with_checkpoints
@@ -133,13 +134,9 @@ class MixedEstimator(Checks):
                 fit_intercept=spec.intercept,
                 deep=deep,
             ).in_units_of_response(np.flatnonzero((*np.zeros(num_fixed), *known_coef)))
-        rows = Rows.from_arrays(
-            scaling.apply(x),
-            scaling.apply_response(y),
-            codes,
-            max(len(self.groups_), 1),
-            weight,
-        )
+        scaled, response_scaled = scaling.apply(x), scaling.apply_response(y)
+        self._rows = Fingerprint.of(scaled, response_scaled, codes, weight)
+        rows = Rows.from_arrays(scaled, response_scaled, codes, max(len(self.groups_), 1), weight)
         if self.method != "auto" and counts is not None:
             raise DataError("counts need method='auto': other methods go row by row.")
         sums_suffice = response.conjugate and not deep

@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
+from nghvi.data.errors import warn
+from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts
@@ -14,6 +16,10 @@ from nghvi.estimators.predictions import Predictions
 from nghvi.posterior import pointwise
 from nghvi.posterior.loo import LeftOut, Loo, leave_out, psis_loo
 from nghvi.posterior.predictive import Request, cdf, predict
+
+ORIGIN = "rows"
+"""Where :meth:`Checks.check_rows` says, in ``attrs``, which rows it has judged:"""
+OF_THE_FIT, NEW, PARTLY = "of the fit", "new", "partly of the fit"
 
 
 class Checks(Predictions):
@@ -52,8 +58,9 @@ class Checks(Predictions):
     ) -> pd.DataFrame:
         """What the model predicts for rows with a known response.
 
-        Rows of the fit (as many as it had, of its groups) are predicted without themselves, as
-        in :meth:`loo`, so that the comparison does not flatter; other rows as they are.
+        Rows of the fit, recognised by their values in any order, are predicted without
+        themselves, as in :meth:`loo`, so that the comparison does not flatter; other rows as they
+        are, with a warning if most of them are rows of the fit.
         ``most``: that many rows at random, if there are more.
 
         Returns a row each, by position: ``observed`` (0 and 1 for classes), ``predicted`` mean and
@@ -63,14 +70,15 @@ class Checks(Predictions):
         check_counts(draws=draws, most=most)
         request = self._request(X, "known", draws, seed)
         values = self._scaled_response(y, request)
-        own = self._why_not_of_the_fit(request) is None
+        origin = self._origin(request, values)
         rng = np.random.default_rng(seed)
         chosen = np.arange(len(values))
         if most is not None and len(chosen) > most:
             chosen = np.sort(rng.choice(len(chosen), most, replace=False))
         request = request._replace(x=request.x[chosen], codes=request.codes[chosen])
         values = values[chosen]
-        found = self._left_out(request, values) if own else self._predicted_at(request, values)
+        judge = self._left_out if origin == OF_THE_FIT else self._predicted_at
+        found = judge(request, values)
         scaling = self.posterior_.scaling
         table = {
             "observed": scaling.raw_response(values),
@@ -79,7 +87,9 @@ class Checks(Predictions):
             "pit": found.below + rng.random(len(values)) * (found.up_to - found.below),
             "k_hat": found.k_hat,
         }
-        return pd.DataFrame(table, index=pd.Index(chosen, name="row"))
+        checked = pd.DataFrame(table, index=pd.Index(chosen, name="row"))
+        checked.attrs[ORIGIN] = origin
+        return checked
 
     def _left_out(self, request: Request, values: np.ndarray) -> LeftOut:
         theta, effects = self.posterior_.joint(request.draws, request.seed)
@@ -122,16 +132,35 @@ class Checks(Predictions):
     def _rows_of_the_fit(self, X: Any, y: Any) -> pointwise.Observed:
         request = self._request(X, "known", 1, 0)
         values = self._scaled_response(y, request)
-        if reason := self._why_not_of_the_fit(request):
+        if reason := self._why_not_of_the_fit(request, values):
             raise DataError(f"{reason}: give the rows of the fit.")
         return pointwise.Observed(request.x, request.codes, values)
 
-    def _why_not_of_the_fit(self, request: Request) -> str | None:
-        """What shows that rows are not those of the fit, which are not kept; None if nothing."""
-        parts = self.posterior_.parts
-        fitted = sum(float(part.num_rows) for part in parts)
-        if len(request.x) != fitted:
-            return f"X has {len(request.x)} rows, the fit had {fitted:g} (counts included)"
+    def _why_not_of_the_fit(self, request: Request, values: np.ndarray) -> str | None:
+        """What shows that rows are not those of the fit; None if they are, in any order."""
+        given = self._fingerprint(request, values)
+        if self._rows.same(given):
+            return None
+        if given.num_rows != self._rows.num_rows:
+            fitted = sum(float(part.num_rows) for part in self.posterior_.parts)
+            return f"X has {given.num_rows:g} rows, the fit had {fitted:g} (counts included)"
         if len(self.groups_) and request.codes.max() >= len(self.groups_):
             return "X has groups that the fit did not have"
-        return None
+        return "X and y hold other values than the rows of the fit"
+
+    def _origin(self, request: Request, values: np.ndarray) -> str:
+        """Whether rows are those of the fit, new, or taken from both or a part of the fit's."""
+        if self._why_not_of_the_fit(request, values) is None:
+            return OF_THE_FIT
+        if not self._rows.overlaps(self._fingerprint(request, values)):
+            return NEW
+        warn(
+            "most of these rows are rows of the fit, but they are not all of it or not only it: "
+            "they are predicted with themselves among the data, which flatters; give all rows of "
+            "the fit (each is then predicted without itself), or held-out rows only."
+        )
+        return PARTLY
+
+    def _fingerprint(self, request: Request, values: np.ndarray) -> Fingerprint:
+        codes = request.codes if len(self.groups_) else np.zeros(len(values), int)
+        return Fingerprint.of(request.x, values, codes)

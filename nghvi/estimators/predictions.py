@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from nghvi.data import Rows
+from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError, Table, read_response, read_table
 from nghvi.data.labels import encode_groups, joined, warn_of_strangers
 from nghvi.estimators import tables
@@ -31,6 +32,8 @@ class Predictions(BaseEstimator, abc.ABC):
     formula: str | None
     formula_: Design | None
     _spec: Spec
+    _rows: Fingerprint
+    """Of the rows whose posterior this is."""
     groups_: np.ndarray
 
     def sample_predictive(
@@ -78,6 +81,8 @@ class Predictions(BaseEstimator, abc.ABC):
         scaled = posterior.scaling.apply_response(values)
         part = prepare(posterior.model, Rows.from_arrays(x, scaled, codes, len(levels)))
         extended = copy.copy(self)
+        added = Fingerprint.of(x, scaled, codes + len(self.groups_))
+        extended._rows = Fingerprint.joined([self._rows, added])
         extended.groups_ = joined(self.groups_, levels, self._spec.group)
         extended.posterior_ = posterior._replace(
             names=posterior.names._replace(groups=extended.groups_),

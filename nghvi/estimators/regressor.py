@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 
 from nghvi.data.dataset import GroupedDataset
+from nghvi.data.errors import warn
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checkpoints import EVERY, Kept
@@ -157,10 +158,17 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     ) -> np.ndarray:
         """Predictive probability of a response up to y: uniform where predictions are calibrated.
 
-        A central interval of level p holds y where the distance from 0.5 is below p / 2.
+        A central interval of level p holds y where the distance from 0.5 is below p / 2. For the
+        rows of the fit :meth:`check_rows` has the probabilities without the row itself.
         """
         request = self._request(X, which, draws, seed)
-        return predictive.cdf(self.posterior_, request, self._scaled_response(y, request))
+        values = self._scaled_response(y, request)
+        if which == "known" and self._why_not_of_the_fit(request, values) is None:
+            warn(
+                "pit: these are the rows of the fit, which the predictions have seen; "
+                "check_rows(X, y)['pit'] leaves each row out of its own."
+            )
+        return predictive.cdf(self.posterior_, request, values)
 
     def _response_values(self, y: np.ndarray) -> np.ndarray:
         if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):

@@ -56,6 +56,7 @@ def fit_dataset(
         sampled = None if response.conjugate else measured
         scaling = _scaling(spec, copy, structure, measured is not None, sampled)
     rows = _streamed(copy, scaling, spec.intercept)
+    estimator._rows = rows.fingerprint()
     model = structure.model(response, None)
     data = _sums(model, rows) if response.conjugate and not spec.deep else rows
     estimator._batch_groups = None

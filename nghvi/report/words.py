@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from nghvi import scores
+from nghvi.estimators.checks import NEW, ORIGIN, PARTLY
 from nghvi.networks import Identity
 from nghvi.recipes.importance import RELIABLE
 
@@ -131,7 +132,13 @@ def rows_checked(checked: pd.DataFrame, total: int) -> str:
     """Which rows were compared with their predictions, and how."""
     some = len(checked) < total
     which = f"{len(checked):,} of {total:,} rows, drawn at random" if some else f"{total:,} rows"
-    if checked["k_hat"].isna().any():
+    if checked.attrs[ORIGIN] == PARTLY:
+        return (
+            f"Tested on {which}, most of which are rows of the fit but not all of it: they are "
+            "predicted with themselves among the data, so all of this flatters. Give all rows of "
+            "the fit, or held-out rows only."
+        )
+    if checked.attrs[ORIGIN] == NEW:
         return (
             f"Tested on {which}; they are not the rows of the fit, so this is a test on new data."
         )

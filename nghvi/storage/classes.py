@@ -19,6 +19,7 @@ from nghvi._core.variational import RemainingError
 from nghvi._linalg.damped_cg import SolveInfo
 from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.cells import CellRows
+from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.streamed import StreamedRows
 from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt
@@ -127,7 +128,7 @@ def _origin(cls: type) -> str:
 
 for _class in (
     *(MixedPosterior, Named, Scaling, Inference, Run, Verdict, Pool),
-    *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Design, Learnt),
+    *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
     *(MixedModel, Identity, Perceptron),
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState),
     # Where an interrupted run's optimiser is; if optax changes them, such a run must be begun anew.
