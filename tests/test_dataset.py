@@ -136,6 +136,10 @@ def test_a_fit_from_disk_is_the_fit_in_memory(on_disk, in_memory, frame, folder)
     pd.testing.assert_frame_equal(on_disk.summary(), in_memory.summary(), rtol=1e-8)
     pd.testing.assert_frame_equal(on_disk.group_effects(), in_memory.group_effects(), atol=1e-8)
     assert GroupedDataset(folder).directory == folder.with_name("firms.nghvi")
+    request = on_disk._request(frame[["a", "firm", "b"]][::-1], "known", 1, 0)
+    values = on_disk._scaled_response(frame["y"][::-1], request)
+    assert on_disk._why_not_of_the_fit(request, values) is None
+    assert "other values" in on_disk._why_not_of_the_fit(request, values + 1e-9)
 
 
 @pytest.mark.parametrize("which", ["known", "population", "zero"])
