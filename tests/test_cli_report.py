@@ -48,7 +48,9 @@ def test_a_table_that_changed_or_went_is_not_used(run, capsys):
 
 
 def test_other_rows_are_given_by_data(run, panel, capsys):
-    panel.head(50).to_csv(run.parent / "new.csv", index=False)
+    panel.head(50).assign(y=lambda rows: rows["y"] + 0.1).to_csv(
+        run.parent / "new.csv", index=False
+    )
     arguments = ["report", str(run), "--force", "--data"]
     assert main([*arguments, str(run.parent / "new.csv")]) == 0
     assert "this is a test on new data" in page(run)
