@@ -11,7 +11,8 @@ once. Binary data with one class only, which cannot be fitted, are drawn again: 
 data alone leaves posteriors calibrated.
 
 A replication is a line of ``results/sbc.jsonl``; those that are there are not run again, so that a
-run may be interrupted. ``--report`` writes ``docs/calibration.md`` and its picture from the lines.
+run may be interrupted (``--fresh`` begins again). ``--report`` writes ``docs/calibration.md`` and
+its picture from the lines.
 """
 
 import argparse
@@ -247,7 +248,7 @@ def names(cell: Cell) -> list[str]:
     return list(quantities(cell, truth, y))
 
 
-def load(path: Path = ROWS) -> dict[str, list[dict]]:
+def load(path: Path) -> dict[str, list[dict]]:
     """The lines of every model as it is defined now, in order."""
     kept: dict[str, dict[int, dict]] = {cell.name: {} for cell in CELLS}
     current = {cell.name: cell.fingerprint for cell in CELLS}
@@ -258,23 +259,23 @@ def load(path: Path = ROWS) -> dict[str, list[dict]]:
     return {name: [rows[i] for i in sorted(rows)] for name, rows in kept.items()}
 
 
-def append(row: dict) -> None:
+def append(path: Path, row: dict) -> None:
     """One write, so that lines of several processes do not mix."""
-    ROWS.parent.mkdir(exist_ok=True)
-    with open(os.open(ROWS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), "wb", 0) as file:
+    with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), "wb", 0) as file:
         file.write((json.dumps(row) + "\n").encode())
 
 
-def work(chosen: Sequence[str], replications: int, share: int, shares: int) -> None:
+def work(path: Path, chosen: Sequence[str], replications: int, share: int, shares: int) -> None:
     """The missing replications of one process."""
+    commit = str(about()["commit"])[:7]
     for cell in CELLS:
         if cell.name not in chosen:
             continue
-        there = {row["replication"] for row in load()[cell.name]}
+        there = {row["replication"] for row in load(path)[cell.name]}
         missing = [i for i in range(replications) if i not in there and i % shares == share]
         for replication in missing:
-            row = replicate(cell, replication)
-            append(row)
+            row = replicate(cell, replication) | {"commit": commit}
+            append(path, row)
             print(
                 f"{cell.name:18s} {replication:4d}  {row['seconds']:6.1f} s  "
                 f"k-hat {row['k_hat']:5.2f}  {row['verdict'][:60]}",
@@ -288,24 +289,27 @@ def main() -> int:
     parser.add_argument("--only", default="", help="the models whose name contains this")
     parser.add_argument("--replications", type=int, default=200)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rows", type=Path, default=ROWS, help="where the lines are")
     parser.add_argument("--fresh", action="store_true", help="forget the lines of these models")
     parser.add_argument("--report", action="store_true", help="write the page and its picture")
     given = parser.parse_args()
     chosen = [cell.name for cell in CELLS if given.only in cell.name]
     if given.fresh:
-        kept = [row for name, rows in load().items() if name not in chosen for row in rows]
-        ROWS.write_text("".join(json.dumps(row) + "\n" for row in kept))
-    append({"about": about(), "models": chosen, "replications": given.replications})
+        others = [row for n, rows in load(given.rows).items() if n not in chosen for row in rows]
+        given.rows.write_text("".join(json.dumps(row) + "\n" for row in others))
+    append(given.rows, {"about": about(), "models": chosen, "replications": given.replications})
     context = multiprocessing.get_context("spawn")
     jobs = [
-        context.Process(target=work, args=(chosen, given.replications, share, given.processes))
+        context.Process(
+            target=work, args=(given.rows, chosen, given.replications, share, given.processes)
+        )
         for share in range(given.processes)
     ]
     for job in jobs:
         job.start()
     for job in jobs:
         job.join()
-    found = load()
+    found = load(given.rows)
     results = [
         sbc_page.summarise(cell.name, cell.words, names(cell), found[cell.name], DRAWS)
         for cell in CELLS

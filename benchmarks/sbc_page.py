@@ -33,6 +33,7 @@ class Result(NamedTuple):
     k_hat: float
     """Share of fits with a Pareto shape above 0.7."""
     seconds: float
+    commits: frozenset[str]
 
     @property
     def own(self) -> Band:
@@ -78,6 +79,7 @@ def summarise(
         float(np.mean([row["corrected"] for row in rows])),
         float(np.mean([row["k_hat"] > 0.7 for row in rows])),
         float(np.median([row["seconds"] for row in rows])),
+        frozenset(row["commit"] for row in rows),
     )
 
 
@@ -144,7 +146,8 @@ def power(replications: int, scale: float, shift: float, sets: int = 400) -> flo
 
 PAGE = """# Calibration by simulation
 
-Written by `python -m benchmarks.sbc --report` from `benchmarks/results/sbc.jsonl`.
+Written by `python -m benchmarks.sbc --report` from `benchmarks/results/sbc.jsonl` (commit
+{commits}).
 
 Parameters are drawn from the prior, data from the model, and the posterior is fitted with that
 prior and default settings. If it is right, the rank of the true value among posterior draws is
@@ -195,6 +198,7 @@ def page(results: Sequence[Result]) -> str:
     """The page."""
     fewest = min(result.replications for result in results)
     return PAGE.format(
+        commits=", ".join(sorted(frozenset().union(*(result.commits for result in results)))),
         table=table(results),
         overall=overall(results),
         replications=fewest,

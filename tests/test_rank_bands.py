@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from benchmarks import rank_bands, sbc
-from benchmarks.sbc_page import power
+from benchmarks import rank_bands, sbc, sbc_page
 from nghvi.priors import HalfT, HuangWand, Priors
 
 DRAWS = 199
@@ -45,7 +44,7 @@ def test_a_posterior_that_is_too_narrow_is_caught():
     right, narrow = (calibrated_ranks(rng, 20, 200, scale) for scale in (1.0, 0.7))
     assert np.mean([rank_bands.p_value(r, DRAWS) < 0.05 for r in right]) <= 0.2
     assert all(rank_bands.p_value(r, DRAWS) < 0.01 for r in narrow)
-    assert power(200, 0.7, 0.0) > 0.98
+    assert sbc_page.power(200, 0.7, 0.0) > 0.98
 
 
 def test_holm_multiplies_the_smallest_by_all_and_never_reverses_the_order():
@@ -89,3 +88,36 @@ def test_default_fits_of_a_small_linear_model_are_calibrated():
     p_values = [rank_bands.p_value(column, sbc.DRAWS) for column in ranks.T]
     assert min(p_values) > 0.01 / len(p_values), dict(zip(sbc.names(TINY), p_values, strict=True))
     assert np.mean([row["converged"] for row in rows]) > 0.9
+
+
+def test_lines_of_another_model_or_a_double_one_are_not_counted(tmp_path):
+    path, cell = tmp_path / "rows.jsonl", sbc.CELLS[0]
+    line = {"model": cell.name, "is": cell.fingerprint, "replication": 1}
+    for row in ({"about": {}}, line, {**line, "is": "old"}, {**line, "replication": 0}, line):
+        sbc.append(path, row)
+    assert [row["replication"] for row in sbc.load(path)[cell.name]] == [0, 1]
+
+
+def test_the_page_says_what_the_lines_say():
+    rng = np.random.default_rng(6)
+    rows = [
+        {
+            "ranks": [int(a), int(b)],
+            "z": [1.0, -1.0] if i else [3.0, 3.0],
+            "converged": i > 0,
+            "corrected": True,
+            "k_hat": 0.5,
+            "seconds": 1.0,
+            "commit": "0123456",
+        }
+        for i, (a, b) in enumerate(
+            zip(rng.integers(0, 200, 50), rng.integers(0, 40, 50), strict=True)
+        )
+    ]
+    result = sbc_page.summarise("one", "one model", ["right", "wrong"], rows, DRAWS)
+    assert result.alarms == ["wrong"]
+    text = sbc_page.page([result])
+    assert "| one model | 50 | 2 | 1 (0.1" in text
+    assert "1 of 50 fits (2.0 %) were not called converged. Their mean z² is 9.00" in text
+    assert "that of the others 1.00" in text
+    assert sbc_page.draw([result]).startswith(b"\x89PNG")
