@@ -26,7 +26,7 @@ from nghvi.infer import infer
 from nghvi.models.batched import in_batches
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Perceptron
-from nghvi.priors import Priors
+from nghvi.priors import InverseGamma, Priors
 from nghvi.recipes.deep import deep_recipe
 from nghvi.responses import Gaussian
 from nghvi.studies.facts import about
@@ -64,7 +64,10 @@ def compare(num_groups: int, batch_groups: int, steps: int) -> dict[str, Any]:
     """Fit, polish four ways, compare."""
     rows = simulated(num_groups)
     model = MixedModel(
-        Perceptron(len(INPUTS), HIDDEN), Gaussian(), Priors(), tuple(range(HIDDEN[-1] + 1))
+        Perceptron(len(INPUTS), HIDDEN),
+        Gaussian(),
+        Priors(noise=InverseGamma()),
+        tuple(range(HIDDEN[-1] + 1)),
     )
     began = infer(model, rows, smooth=False, n_starts=1, batch_groups=batch_groups)
     piece_model, bare = in_batches(

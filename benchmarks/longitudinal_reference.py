@@ -62,12 +62,12 @@ def log_huang_wand(log_sd: Array, fisher: Array, prior: HuangWand) -> Array:
     p(Omega) is proportional to |Omega|^-((nu + 4) / 2) prod_j (nu Omega^jj + A^-2)^-((nu + 2) / 2),
     Omega^jj = 1 / (s_j^2 (1 - rho^2)); the Jacobian is 4 s_1^3 s_2^3 (1 - rho^2).
     """
-    nu, a = prior.df, prior.scale
+    nu, a = prior.df, np.asarray(prior.scale)
     log_rest = -2 * jnp.log(jnp.cosh(fisher))  # log(1 - rho^2)
     total = jnp.sum(log_sd)
     constant = (nu + 1) * np.log(nu) - multigammaln((nu + 1) / 2, 2)
     constant += 2 * (gammaln((nu + 2) / 2) - np.log(a) - 0.5 * np.log(np.pi))
-    diagonal = nu * jnp.exp(-2 * log_sd - log_rest) + a**-2
+    diagonal = nu * jnp.exp(-2 * log_sd - log_rest) + a**-2.0
     density = -0.5 * (nu + 4) * (2 * total + log_rest) - 0.5 * (nu + 2) * jnp.sum(jnp.log(diagonal))
     return constant + density + 2 * np.log(2) + 3 * total + log_rest
 
@@ -229,7 +229,7 @@ def by_grid(problem: Problem, priors: Priors, nuts: dict, draws: int = 8000, see
     def log_posterior(theta: Array) -> Array:
         coef, log_sd, fisher = theta[:q], theta[q : q + 2], theta[q + 2]
         prior = log_huang_wand(log_sd, fisher, _effects_prior(priors))
-        prior += jnp.sum(-0.5 * (coef / priors.coef_sd) ** 2)
+        prior += jnp.sum(-0.5 * (coef / np.asarray(priors.coef_sd)) ** 2)
         return prior + log_likelihood_by_grid(problem, coef, log_sd, fisher)
 
     centre = np.array([nuts["parameters"][n]["mean"] for n in names])

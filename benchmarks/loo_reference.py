@@ -21,11 +21,13 @@ from scipy.stats import norm
 import nghvi
 from nghvi.baselines import gibbs
 from nghvi.data import Rows
+from nghvi.priors import InverseGamma, Priors
 
 FORMULAS = {
     "intercepts": "normexam ~ standLRT + sex + (1 | school)",
     "slopes": "normexam ~ standLRT + sex + (1 + standLRT | school)",
 }
+PRIORS = Priors(noise=InverseGamma())
 DRAWS, CHAINS, KEPT = 10_000, 4, 1000
 """Draws of a chain, chains, and draws of a chain that are used."""
 
@@ -53,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=pathlib.Path, required=True)
     data = pd.read_csv(parser.parse_args().data / "grouped" / "Exam.csv")
-    models = {name: nghvi.mixed(formula, data) for name, formula in FORMULAS.items()}
+    models = {name: nghvi.mixed(formula, data, priors=PRIORS) for name, formula in FORMULAS.items()}
     print(nghvi.compare(models, data, data["normexam"]).to_string(), flush=True)
     found = {name: left_out(model, data) for name, model in models.items()}
     for name, each in found.items():

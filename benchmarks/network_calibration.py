@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 import nghvi
+from nghvi.priors import InverseGamma, Priors
 from nghvi.studies.facts import about
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -41,7 +42,8 @@ def simulate(seed: int) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndar
 
 def one(seed: int) -> dict:
     x, y, new, response = simulate(seed)
-    fitted = nghvi.MixedRegressor("g", hidden=(4,), random_state=seed).fit(x, y)
+    priors = Priors(noise=InverseGamma())
+    fitted = nghvi.MixedRegressor("g", hidden=(4,), priors=priors, random_state=seed).fit(x, y)
     draws = fitted.sample_predictive(new, draws=1000)
     row: dict = {"seed": seed, "pit": np.mean(draws <= response, axis=0).round(4).tolist()}
     for level in LEVELS:

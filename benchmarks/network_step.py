@@ -26,7 +26,7 @@ from nghvi._core.step_rules import Adam
 from nghvi.data import Rows
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Perceptron
-from nghvi.priors import Priors
+from nghvi.priors import InverseGamma, Priors
 from nghvi.recipes.deep import starting_sd
 from nghvi.responses import Gaussian, Probit
 from nghvi.studies.facts import about
@@ -127,7 +127,7 @@ def main() -> int:
         trunk = Perceptron(shape.inputs, shape.hidden)
         sweeps = 2 if shape.binary else None
         random = tuple(range(shape.hidden[-1] + 1))
-        model = MixedModel(trunk, response, Priors(), random, sweeps)
+        model = MixedModel(trunk, response, Priors(noise=InverseGamma()), random, sweeps)
         row: dict[str, Any] = {"shape": name, "plain_ms": plain(model, rows)}
         row["step_ms"] = step(model, rows, score, shape.rank)
         row["ratio"] = row["step_ms"] / row["plain_ms"]

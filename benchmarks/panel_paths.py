@@ -21,7 +21,7 @@ from nghvi.finance.panel import GROUP, RETURN
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Perceptron
-from nghvi.priors import Priors
+from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian
 from nghvi.studies.facts import about
 from nghvi.studies.finance import DEEP_LARGE, FACTOR_SETS
@@ -40,7 +40,9 @@ def main() -> int:
     x, y = train[names].to_numpy(), train[RETURN].to_numpy()
     hidden = DEEP_LARGE.hidden
     trunk = Perceptron(len(names), hidden)
-    model = MixedModel(trunk, Gaussian(), Priors(), tuple(range(hidden[-1] + 1)))
+    model = MixedModel(
+        trunk, Gaussian(), Priors(noise=InverseGamma()), tuple(range(hidden[-1] + 1))
+    )
     rows = Rows.from_arrays(x, y, codes, len(groups))
     fits, seconds = {}, {}
     for name, data in (("collapsed", prepare(model, rows)), ("plain", rows)):

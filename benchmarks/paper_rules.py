@@ -40,7 +40,9 @@ def example1(folder: pathlib.Path, name: str, steps: int) -> list[dict]:
     """ELBO of the default and of the published rules against the evidence."""
     x, y, group = read(folder, name, "train", False)
     rows = Rows.from_arrays(x, y, group, group.max() + 1)
-    model = MixedModel(Identity(x.shape[1]), Gaussian(), Priors(effects=InverseGamma()), (0,))
+    model = MixedModel(
+        Identity(x.shape[1]), Gaussian(), Priors(noise=InverseGamma(), effects=InverseGamma()), (0,)
+    )
     data = prepare(model, rows)
     found = []
     settings = [("auto", "full"), ("auto", 3), ("auto", 1), ("auto", 0)]

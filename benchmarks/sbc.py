@@ -98,12 +98,12 @@ CELLS = (
 
 def draw_half_t(rng: np.random.Generator, prior: HalfT) -> float:
     """A standard deviation."""
-    return float(prior.scale * abs(rng.standard_t(prior.df)))
+    return float(np.asarray(prior.scale) * abs(rng.standard_t(prior.df)))
 
 
 def draw_huang_wand(rng: np.random.Generator, prior: HuangWand, r: int) -> np.ndarray:
     """Omega: inverse Wishart given scales that are inverse gamma (Huang and Wand, 2013)."""
-    scales = 1 / rng.gamma(0.5, prior.scale**2, r)
+    scales = 1 / rng.gamma(0.5, np.asarray(prior.scale) ** 2, r)
     spread = 2 * prior.df * np.diag(1 / scales)
     found = scipy.stats.invwishart.rvs(prior.df + r - 1, spread, random_state=rng)
     return np.asarray(found, float).reshape(r, r)
@@ -114,7 +114,7 @@ def draw_truth(rng: np.random.Generator, cell: Cell) -> dict[str, np.ndarray]:
     priors = cell.priors
     assert isinstance(priors.noise, HalfT)
     assert isinstance(priors.effects, HuangWand)
-    truth = {"coef": priors.coef_sd * rng.standard_normal(cell.columns)}
+    truth = {"coef": np.asarray(priors.coef_sd) * rng.standard_normal(cell.columns)}
     omega = draw_huang_wand(rng, priors.effects, cell.effects)
     truth["effects_cov"] = omega
     root = np.linalg.cholesky(omega)

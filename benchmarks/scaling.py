@@ -61,11 +61,11 @@ def measure(groups: int, devices: int, seconds: float) -> dict[str, float]:
     from nghvi.models.mixed import MixedModel
     from nghvi.models.sharded import Sharded, mesh_of, shard
     from nghvi.networks import Identity
-    from nghvi.priors import Priors
+    from nghvi.priors import InverseGamma, Priors
     from nghvi.responses import Gaussian
     from nghvi.variational.factor import FactorGaussian
 
-    plain = MixedModel(Identity(COLUMNS), Gaussian(), Priors(), (0, 1))
+    plain = MixedModel(Identity(COLUMNS), Gaussian(), Priors(noise=InverseGamma()), (0, 1))
     rows = Rows.from_arrays(*table(groups), groups)
     mesh = mesh_of(devices)
     assert mesh is not None

@@ -97,7 +97,7 @@ def mixed_problem(groups: int, num_effects: int) -> tuple[LatentModel, object]:
         num_groups=groups,
     )
     effects = InverseGamma() if num_effects == 1 else WishartPrecision(1.0)
-    priors = Priors(effects=effects)
+    priors = Priors(noise=InverseGamma(), effects=effects)
     random = tuple(range(num_effects))
     return MixedModel(Identity(columns), Gaussian(), priors, random), data
 

@@ -20,7 +20,7 @@ from nghvi.finance.panel import GROUP, RETURN
 from nghvi.infer import infer, unravel_draws
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity
-from nghvi.priors import Priors
+from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import StudentT
 from nghvi.studies.facts import about
 from nghvi.studies.finance import FACTOR_SETS
@@ -59,7 +59,9 @@ def main() -> int:
     x = np.column_stack([np.ones(len(train)), inputs])
     codes, groups = pd.factorize(train[GROUP])
     columns = x.shape[1]
-    model = MixedModel(Identity(columns), StudentT(), Priors(), tuple(range(columns)))
+    model = MixedModel(
+        Identity(columns), StudentT(), Priors(noise=InverseGamma()), tuple(range(columns))
+    )
     rows = Rows.from_arrays(x, train[RETURN].to_numpy(), codes, len(groups))
     begun = time.perf_counter()
     fitted = infer(model, prepare(model, rows), seed=1)

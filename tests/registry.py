@@ -86,6 +86,7 @@ SCALAR_PRIORS: dict[str, InverseGamma | HalfT] = {
     "inverse-gamma-tight": InverseGamma(7.0, 0.3),
     "half-t": HalfT(),
     "half-cauchy": HalfT(1.0, 0.2),
+    "half-t-floor": HalfT(2.0, 2.5, 0.3),
 }
 
 EFFECTS_PRIORS: dict[str, EffectsPrior] = {

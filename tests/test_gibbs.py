@@ -99,7 +99,7 @@ def assert_agrees(draws: jax.Array | None, exact: Exact) -> None:
 
 PRIORS = [
     (InverseGamma(1.5, 0.3), InverseGamma(2.0, 1.0)),
-    (HalfT(3.0, 0.7), HalfT(2.0, 1.5)),
+    (HalfT(3.0, (0.7,)), HalfT(2.0, 1.5, 0.4)),
     (WishartPrecision(0.7, 2.5), InverseGamma()),
     (HuangWand(2.5, 0.8), InverseGamma()),
 ]

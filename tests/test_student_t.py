@@ -253,7 +253,7 @@ def test_the_reference_sampler_agrees_with_a_grid():
     """Six comparisons at 5 standard errors of 100 batch means: false alarm rate 2e-5."""
     rng = np.random.default_rng(5)
     y = 0.3 + 0.6 * rng.standard_t(3, size=40)
-    priors = Priors(coef_sd=2.0)
+    priors = Priors(coef_sd=2.0, noise=InverseGamma())
     rows = Rows.from_arrays(np.ones((40, 1)), y, np.zeros(40, int), 1)
     draws = gibbs(
         jax.random.key(6),

@@ -1,11 +1,13 @@
-"""This library with its default recipe: no setting but the model."""
+"""This library with its default recipe: no setting but the model and the prior of the noise."""
 
 import nghvi
 from benchmarks.deep.task import HIDDEN, LEVEL, Prediction, Task
+from nghvi.priors import InverseGamma, Priors
 
 
 def fit(task: Task, seed: int) -> nghvi.MixedRegressor:
-    estimator = nghvi.MixedRegressor(group="g", hidden=HIDDEN, random_state=seed)
+    priors = Priors(noise=InverseGamma())
+    estimator = nghvi.MixedRegressor("g", hidden=HIDDEN, priors=priors, random_state=seed)
     return estimator.fit(task.train.frame(), task.train.y)
 
 

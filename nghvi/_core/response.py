@@ -50,6 +50,22 @@ class Response(eqx.Module):
         ``priors`` are the model's: a response holds no prior of its own.
         """
 
+    def log_volume(self, dispersion: Float[Array, " c"], priors: Any) -> Scalar:
+        """The Jacobian in :meth:`log_prior`: without it, the density of what the prior is stated
+        for (an sd, a number of degrees). It may lack a constant.
+        """
+        return jnp.zeros(())
+
+    def sample_prior(
+        self, rng: np.random.Generator, number: int, priors: Any
+    ) -> Float[np.ndarray, "number c"]:
+        """Draws of the dispersion from its prior; nan where a response does not know how."""
+        return np.full((number, self.num_dispersion), np.nan)
+
+    def stated_priors(self, priors: Any) -> dict[str, str]:
+        """The prior of each number that :meth:`reported` names, in words."""
+        return {}
+
     @abc.abstractmethod
     def start(self, variance: Scalar) -> Float[Array, " c"]:
         """A starting dispersion for responses of this variance."""

@@ -190,7 +190,7 @@ def draw_location(
     The statistics hold residuals about ``centre`` for y, so the draw is of beta - centre.
     """
     noise_var, factor = state.noise_var, state.precision_factor
-    prior_precision = model.priors.coef_sd**-2
+    prior_precision = jnp.asarray(model.priors.coef_sd) ** -2.0
     eye = jnp.eye(statistics.centre.size)
     precision = statistics.gram_total / noise_var + prior_precision * eye
     right = statistics.cross_total / noise_var - prior_precision * statistics.centre

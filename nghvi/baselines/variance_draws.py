@@ -4,8 +4,8 @@ With S = sum_k alpha_k alpha_k' over K groups, W = Omega^-1, and v one variance 
 squares that sum to s (the noise: residuals; an independent effect j: m = K, s = S_jj)::
 
     InverseGamma(a, b)      v | s      ~ IG(a + m/2, b + s/2)
-    HalfT(d, A)             c | v      ~ IG((d + 1)/2, d/v + A^-2)
-                            v | c, s   ~ IG((d + m)/2, d/c + s/2)
+    HalfT(d, A, floor f)    c | v      ~ IG((d + 1)/2, d/v + A^-2)
+                            v | c, s   ~ IG((d + m)/2, d/c + s/2 + f^2)
     WishartPrecision(t, d)  W | S      ~ Wishart(d + K, (I/t + S)^-1)
     HuangWand(d, A)         c_j | W    ~ IG((d + r)/2, d W_jj + A^-2)
                             W | c, S   ~ Wishart(d + r - 1 + K, (2 d diag(1/c) + S)^-1)
@@ -45,8 +45,8 @@ def draw_variances(
     """Variances given the sums of squares of centred normals with those variances."""
     if isinstance(prior, InverseGamma):
         return (prior.scale + 0.5 * squares) / gammas[0]
-    auxiliary = (prior.df / current + prior.scale**-2) / gammas[0]
-    return (prior.df / auxiliary + 0.5 * squares) / gammas[1]
+    auxiliary = (prior.df / current + jnp.asarray(prior.scale) ** -2.0) / gammas[0]
+    return (prior.df / auxiliary + 0.5 * squares + prior.floor**2) / gammas[1]
 
 
 def precision_shapes(
@@ -78,7 +78,7 @@ def draw_precision_factor(
     if isinstance(prior, WishartPrecision):
         return _wishart_root(gammas[0], normals, jnp.eye(len(scatter)) / prior.scale + scatter)
     diagonal = jnp.sum(current**2, axis=1)
-    auxiliary = (prior.df * diagonal + prior.scale**-2) / gammas[0]
+    auxiliary = (prior.df * diagonal + jnp.asarray(prior.scale) ** -2.0) / gammas[0]
     return _wishart_root(gammas[1], normals, jnp.diag(2 * prior.df / auxiliary) + scatter)
 
 

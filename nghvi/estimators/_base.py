@@ -24,7 +24,13 @@ from nghvi.estimators.choices import (
     choose_batch_groups,
     choose_scaling,
 )
-from nghvi.estimators.design import add_intercept, rows_of_known_groups, warn_about_design
+from nghvi.estimators.default_priors import follow_data
+from nghvi.estimators.design import (
+    add_intercept,
+    rows_of_known_groups,
+    warn_about_design,
+    warn_about_origin,
+)
 from nghvi.estimators.progress import FitProgress
 from nghvi.estimators.spec import Structure
 from nghvi.infer import PUBLISHED, Inference, infer
@@ -32,8 +38,8 @@ from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
 from nghvi.posterior.mixed import MixedPosterior
-from nghvi.posterior.scaling import Scaling
-from nghvi.priors import Priors
+from nghvi.posterior.scaling import Scaling, moments
+from nghvi.priors import HuangWand, Priors
 from nghvi.recipes.run import Position
 from nghvi.storage import save
 
@@ -119,12 +125,14 @@ class MixedEstimator(Checks):
         num_fixed = x.shape[1] - len(known_coef)
         if not deep:
             warn_about_design(x[:, :num_fixed], structure.features[:num_fixed], codes, random)
+            if not self.standardize and isinstance(structure.priors.effects, HuangWand):
+                warn_about_origin(x, structure.features, random)
         self._inputs = table.names
         self.input_quantiles_ = tables.quantile_table(table.values, table.names)
         response.check(y if weight is None else y[weight > 0])
         scaling = Scaling.none(x.shape[1])
+        measured = response.typical(y - x[:, num_fixed:] @ known_coef)
         if self.standardize:
-            measured = response.typical(y - x[:, num_fixed:] @ known_coef)
             scaling = choose_scaling(
                 x,
                 measured,
@@ -136,6 +144,10 @@ class MixedEstimator(Checks):
             ).in_units_of_response(np.flatnonzero((*np.zeros(num_fixed), *known_coef)))
         scaled, response_scaled = scaling.apply(x), scaling.apply_response(y)
         self._rows = Fingerprint.of(scaled, response_scaled, codes, weight)
+        if self.priors is None:
+            of_y = None if measured is None else moments(scaling.apply_response(measured), weight)
+            num_rows = len(y) if weight is None else weight.sum()
+            structure = follow_data(structure, spec, *moments(scaled, weight), of_y, num_rows)
         rows = Rows.from_arrays(scaled, response_scaled, codes, max(len(self.groups_), 1), weight)
         if self.method != "auto" and counts is not None:
             raise DataError("counts need method='auto': other methods go row by row.")

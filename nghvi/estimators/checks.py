@@ -31,6 +31,28 @@ class Checks(Predictions):
         check_is_fitted(self, "posterior_")
         return tables.k_hat_sentence(self.posterior_)
 
+    def prior_summary(self) -> pd.DataFrame:
+        """Every prior in words, the scale it is stated on, and its 95 % range in raw units.
+
+        One row per parameter of :meth:`summary`, for a network also one per layer of weights.
+        ``q2.5``, ``q50`` and ``q97.5`` are quantiles of draws from the prior, mapped to the units
+        of the data as the posterior is.
+        """
+        check_is_fitted(self, "posterior_")
+        return tables.prior_table(self.posterior_, self.standardize)
+
+    def prior_sensitivity(self) -> pd.DataFrame:
+        """How much the posterior of each parameter depends on the priors, and on the data.
+
+        Prior and likelihood are raised to powers near one, and the draws weighted anew (power
+        scaling; Kallioinen, Paananen, Bürkner and Vehtari, 2024). ``prior``, ``likelihood``:
+        change of the posterior for a doubling of the power; from 0.05 on it counts. All priors are
+        scaled together. ``diagnosis`` says it in words: a prior that matters although the data
+        speak contradicts them; one that matters where they are silent decides the result.
+        """
+        check_is_fitted(self, "posterior_")
+        return tables.sensitivity_table(self.posterior_)
+
     def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> Loo:
         """Leave-one-out cross-validation of the rows of the fit, without refitting (PSIS).
 

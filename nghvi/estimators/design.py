@@ -11,6 +11,8 @@ from nghvi.data.frame import DataError, Table
 from nghvi.data.labels import encode_groups
 
 INTERCEPT = "intercept"
+FAR = 20
+"""Standard deviations from zero beyond which a column should be centred."""
 
 
 def add_intercept(table: Table, fit_intercept: bool) -> np.ndarray:
@@ -97,6 +99,22 @@ def warn_about_design(
         _warn(f"there are fewer rows ({n}) than coefficients ({q})")
     if codes is not None and random and codes.max() + 1 == n:
         _warn("every row is its own group, so effects and noise cannot be told apart")
+
+
+def warn_about_origin(x: np.ndarray, names: tuple[str, ...], random: tuple[int, ...]) -> None:
+    """Point at columns so far from zero that intercepts and slopes by group are one and the same.
+
+    Their correlation is then nearly 1 in size, which a prior on raw columns hardly allows.
+    """
+    if 0 not in random or names[0] != INTERCEPT:
+        return
+    far = [names[j] for j in random[1:] if abs(x[:, j].mean()) > FAR * x[:, j].std() > 0]
+    if far:
+        warn(
+            f"column {_list(far)} is far from zero and its effects are correlated with those of "
+            "the intercept, which stands for a value of 0 there: centre it, or use "
+            "standardize=True (the default)."
+        )
 
 
 def _warn(reason: str) -> None:

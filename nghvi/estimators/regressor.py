@@ -45,7 +45,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by
         default).
     priors
-        A nghvi.priors.Priors; it refers to standardised data if ``standardize``.
+        A nghvi.priors.Priors; it refers to standardised data if ``standardize``. None: the
+        defaults in units of the data.
     rank
         Factors of the posterior covariance, "full" or "auto".
     fit_intercept

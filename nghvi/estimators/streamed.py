@@ -14,10 +14,11 @@ from nghvi.data.working_copy import WorkingCopy
 from nghvi.estimators import tables
 from nghvi.estimators.checkpoints import Kept
 from nghvi.estimators.choices import choose_centred
+from nghvi.estimators.default_priors import follow_data
 from nghvi.estimators.spec import Spec, Structure
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import MixedPosterior
-from nghvi.posterior.scaling import Scaling
+from nghvi.posterior.scaling import Scaling, moments
 
 
 def fit_dataset(
@@ -50,11 +51,21 @@ def fit_dataset(
     estimator.input_quantiles_ = tables.quantile_table(sample[:, :-2], chosen.inputs)
     response.check(sample[:, -2])
     scaling = Scaling.none(len(chosen.inputs) + spec.intercept)
+    measured = response.typical(sample[:, -2])
     if estimator.standardize:
-        measured = response.typical(sample[:, -2])
         # Where outliers are to count less, some groups must tell what an outlier is.
         sampled = None if response.conjugate else measured
         scaling = _scaling(spec, copy, structure, measured is not None, sampled)
+    if estimator.priors is None:
+        mean, variance = _moments(spec, copy)
+        structure = follow_data(
+            structure,
+            spec,
+            scaling.apply(mean[:-1]),
+            variance[:-1] / scaling.scale**2,
+            None if measured is None else moments(scaling.apply_response(measured), None),
+            copy.learnt.num_rows,
+        )
     rows = _streamed(copy, scaling, spec.intercept)
     estimator._rows = rows.fingerprint()
     model = structure.model(response, None)
@@ -103,13 +114,18 @@ def _streamed(copy: WorkingCopy, scaling: Scaling, intercept: bool) -> StreamedR
     )
 
 
+def _moments(spec: Spec, copy: WorkingCopy) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of all columns, a column of ones included, and last of the response."""
+    ones = int(spec.intercept)
+    mean = np.concatenate([np.ones(ones), copy.learnt.mean])
+    return mean, np.concatenate([np.zeros(ones), copy.learnt.variance])
+
+
 def _scaling(
     spec: Spec, copy: WorkingCopy, structure: Structure, with_y: bool, y: np.ndarray | None
 ) -> Scaling:
     """Centres and scales from the pass over all rows, those of the response from ``y`` if given."""
-    ones = int(spec.intercept)
-    mean = np.concatenate([np.ones(ones), copy.learnt.mean])
-    variance = np.concatenate([np.zeros(ones), copy.learnt.variance])
+    mean, variance = _moments(spec, copy)
     of_y = (mean[-1], variance[-1]) if y is None else (y.mean(), y.var())
     centred = choose_centred(
         len(mean) - 1,

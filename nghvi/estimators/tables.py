@@ -6,7 +6,10 @@ import pandas as pd
 from nghvi.data.frame import DataError, Table
 from nghvi.infer import Inference
 from nghvi.networks import Identity
-from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.mixed import MixedPosterior, Named
+from nghvi.posterior.prior_draws import DRAWS as PRIOR_DRAWS
+from nghvi.posterior.prior_draws import draw_prior, quantiles_of, stated_priors, weight_rows
+from nghvi.posterior.sensitivity import diagnosis, powers, sensitivity
 from nghvi.recipes.importance import RELIABLE
 
 GOOD = 0.5
@@ -88,10 +91,14 @@ def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:
 
 def named_scalars(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.ndarray]:
     """Every reported parameter at each row of theta."""
-    at = posterior.globals_at(theta)
-    out = {name: at["coef"][:, j] for j, name in enumerate(posterior.names.features)}
+    return by_name(posterior.names, posterior.globals_at(theta))
+
+
+def by_name(names: Named, at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Draws of coefficients, covariances and the rest under the names that people read."""
+    out = {name: at["coef"][:, j] for j, name in enumerate(names.features)}
     out |= {name: values for name, values in at.items() if name not in ("coef", "effects_cov")}
-    effects, cov = posterior.names.effects, at["effects_cov"]
+    effects, cov = names.effects, at["effects_cov"]
     for i, name in enumerate(effects):
         out[f"effects_sd[{name}]"] = np.sqrt(cov[:, i, i])
     for i, name in enumerate(effects):
@@ -116,6 +123,37 @@ def summary_table(posterior: MixedPosterior) -> pd.DataFrame:
         for label, level in QUANTILES.items():
             row[label] = np.interp(level, cumulative, values[order])
         rows[name] = row
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("parameter")
+
+
+def prior_table(posterior: MixedPosterior, standardized: bool) -> pd.DataFrame:
+    """Every prior as it is stated, the scale it is stated on, and its meaning in raw units."""
+    params = draw_prior(posterior, PRIOR_DRAWS, 0)
+    drawn = by_name(posterior.names, posterior.globals_of(params))
+    rows: dict[str, dict] = {
+        name: {"prior": said, **quantiles_of(drawn[name])}
+        for name, said in stated_priors(posterior).items()
+    }
+    rows |= weight_rows(posterior, params)
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.insert(1, "scale", "standardised data" if standardized else "raw data")
+    return table.rename_axis("parameter")
+
+
+def sensitivity_table(posterior: MixedPosterior) -> pd.DataFrame:
+    """Sensitivity of every reported parameter to the power of prior and likelihood."""
+    found = powers(posterior)
+    rows = {}
+    for name, values in named_scalars(posterior, found.theta).items():
+        if name.startswith("effects_cov") or np.ptp(values) == 0:
+            continue
+        prior = sensitivity(values, found.log_prior)
+        likelihood = sensitivity(values, found.log_likelihood)
+        rows[name] = {
+            "prior": prior,
+            "likelihood": likelihood,
+            "diagnosis": diagnosis(prior, likelihood),
+        }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("parameter")
 
 

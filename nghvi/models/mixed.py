@@ -144,6 +144,32 @@ class MixedModel(MarginalModel):
             return total
         return total + self.priors.effects.log_density(params.effects, self.num_effects)
 
+    def log_volume(self, params: MixedParams) -> Scalar:
+        """The Jacobians in :meth:`log_prior`, up to a constant.
+
+        Without them it is the density of what priors are stated for, such as sds.
+        """
+        total = self.response.log_volume(params.dispersion, self.priors)
+        if self.num_effects == 0:
+            return total
+        return total + self.priors.effects.log_volume(params.effects, self.num_effects)
+
+    def sample_prior(
+        self, rng: np.random.Generator, number: int, start: MixedParams
+    ) -> MixedParams:
+        """Draws of all but the weights, which are ``start``'s, with leading axis ``number``."""
+        coef = np.asarray(self.priors.coef_sd) * rng.standard_normal((number, start.coef.size))
+        effects = np.zeros((number, start.effects.size))
+        if self.num_effects:
+            effects = self.priors.effects.sample(rng, number, self.num_effects)
+        return MixedParams(
+            jax.tree.map(lambda w: np.broadcast_to(w, (number, *w.shape)), start.weights),
+            jnp.asarray(coef),
+            jnp.asarray(self.response.sample_prior(rng, number, self.priors)),
+            jnp.asarray(effects),
+            rng.standard_normal((number, np.asarray(start.weight_scale).size)),
+        )
+
     def _num_scales(self, weights: PyTree) -> int:
         return 0 if self.priors.weight_sd is not None else len(jax.tree.leaves(weights))
 

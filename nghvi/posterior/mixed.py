@@ -79,7 +79,10 @@ class MixedPosterior(NamedTuple):
 
     def globals_at(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """coef, effects_cov and what the response reports at each row of theta, raw scale."""
-        params: MixedParams = unravel_draws(self.model, self.data, theta)
+        return self.globals_of(unravel_draws(self.model, self.data, theta))
+
+    def globals_of(self, params: MixedParams) -> dict[str, np.ndarray]:
+        """The same of named parameters with a leading axis."""
         coef_map, effects_map = self.maps()
         coef = np.asarray(params.coef) @ coef_map.T
         coef[:, 0] += self.scaling.y_centre  # 0 unless the first feature is the intercept

@@ -4,7 +4,7 @@ With columns ``(x_j - m_j) / s_j`` and response ``(y - m_y) / s_y`` the raw coef
 ``T b`` (plus ``m_y`` on the intercept) and the raw effects ``T_R a`` with Omega -> T_R Omega T_R'.
 """
 
-from typing import NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
@@ -51,11 +51,11 @@ class Scaling(NamedTuple):
     ) -> "Scaling":
         """The same as :meth:`measure` from means and variances; ``y``: those of the response."""
         centre = np.where(centred, mean, 0.0)
-        scale = _nonzero(np.sqrt(variance + (mean - centre) ** 2))
+        scale = nonzero(np.sqrt(variance + (mean - centre) ** 2))
         if y is None:
             return Scaling(centre, scale, 0.0, 1.0)
         y_centre = y[0] if centre_y else 0.0
-        y_scale = _nonzero(np.sqrt(y[1] + (y[0] - y_centre) ** 2))
+        y_scale = nonzero(np.sqrt(y[1] + (y[0] - y_centre) ** 2))
         return Scaling(centre, scale, float(y_centre), float(y_scale))
 
     def in_units_of_response(self, columns: np.ndarray) -> "Scaling":
@@ -91,10 +91,17 @@ class Scaling(NamedTuple):
         return matrix
 
 
+def moments(values: np.ndarray, weight: np.ndarray | None) -> tuple[Any, Any]:
+    """Mean and variance over rows; ``weight``: how often each row was observed."""
+    mean = np.average(values, axis=0, weights=weight)
+    return mean, np.average((values - mean) ** 2, axis=0, weights=weight)
+
+
 def _root_mean_square(values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Over rows; 1 where all values vanish."""
-    return _nonzero(np.sqrt(np.average(values**2, axis=0, weights=weight)))
+    return nonzero(np.sqrt(np.average(values**2, axis=0, weights=weight)))
 
 
-def _nonzero(size: np.ndarray) -> np.ndarray:
+def nonzero(size: np.ndarray) -> np.ndarray:
+    """The same with 1 in the place of 0."""
     return np.where(size > 0, size, 1.0)

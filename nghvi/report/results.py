@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nghvi import interpret, plots
 from nghvi.plots.fit import main_parameters
+from nghvi.posterior.sensitivity import THRESHOLD
 from nghvi.report import words
 from nghvi.report.figures import SMALL, TALL
 from nghvi.report.html import Html, element, paragraph, section, table
@@ -59,6 +60,36 @@ def parameters(subject: Subject) -> Html:
         element("div", *densities, class_="figures small"),
     ]
     return section("Parameters", *content)
+
+
+def priors(subject: Subject) -> Html | None:
+    """The parameters whose posterior depends on the priors; nothing where none does."""
+    estimator = subject.estimator
+    if not words.is_linear(estimator):  # priors of learnt features always matter
+        return None
+    found = estimator.prior_sensitivity()
+    found = found[found["prior"] >= THRESHOLD]
+    if found.empty:
+        return None
+    ranges = estimator.prior_summary()
+    rows = [
+        [
+            _component(name),
+            f"{row['prior']:.2f}",
+            f"{row['likelihood']:.2f}",
+            ranges["prior"].get(name, "-"),
+            row["diagnosis"],
+        ]
+        for name, row in found.iloc[:MOST_PARAMETERS].iterrows()
+    ]
+    said = (
+        f"The posterior of these parameters changes with the priors by {THRESHOLD} or more: by "
+        "about a quarter of its sd or more if the priors were squared. Where the data say little, "
+        "that is to be expected: look at prior_summary() and choose priors that you stand for."
+    )
+    heads = ["parameter", "prior", "data", "stated prior", "reading"]
+    title = "Sensitivity to priors and data" + _cut(list(found.index))
+    return section("Priors that matter", paragraph(said), table(title, heads, rows, kind="text"))
 
 
 def _density(estimator: Any, name: str, ax: Any) -> None:

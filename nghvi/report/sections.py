@@ -12,7 +12,7 @@ from nghvi.formula import parse
 from nghvi.plots.checks import draw_calibration, draw_residuals
 from nghvi.report import words
 from nghvi.report.html import Html, element, facts, join, paragraph, section, table
-from nghvi.report.results import groups, parameters, profiles
+from nghvi.report.results import groups, parameters, priors, profiles
 from nghvi.report.subject import Subject
 
 MOST_ROWS = 5000
@@ -170,5 +170,6 @@ def _call(estimator: Any, changed: dict[str, Any]) -> list[str]:
 
 def page_sections(subject: Subject) -> Html:
     """All parts in the order of the page."""
-    parts = (verdict, fitted, parameters, groups, profiles, predictions, optimisation, reproduction)
+    model = (verdict, fitted, parameters, priors, groups, profiles)
+    parts = (*model, predictions, optimisation, reproduction)
     return join(found for part in parts if (found := part(subject)) is not None)

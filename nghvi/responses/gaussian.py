@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
@@ -22,6 +23,15 @@ class Gaussian(Continuous):
 
     def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
         return priors.noise.log_density(dispersion)
+
+    def log_volume(self, dispersion: Array, priors: Priors) -> Scalar:
+        return priors.noise.log_volume(dispersion)
+
+    def sample_prior(self, rng: np.random.Generator, number: int, priors: Priors) -> np.ndarray:
+        return priors.noise.sample(rng, number)
+
+    def stated_priors(self, priors: Priors) -> dict[str, str]:
+        return {"noise_var": priors.noise.stated()}
 
     def start(self, variance: Scalar) -> Array:
         return jnp.log(variance)[None]

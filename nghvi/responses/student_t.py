@@ -69,10 +69,21 @@ class StudentT(Continuous):
 
     def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
         variance, nu = NoiseLaw.of(dispersion)
-        # d nu / d dispersion[1]; that of log sigma^2 in dispersion[0] is 1.
-        jacobian = jnp.log(nu * (nu - 2) / (nu - 1))
         scale = priors.noise.log_density(jnp.log(variance))
-        return scale + priors.degrees.log_density(nu - 2) + jacobian
+        return scale + priors.degrees.log_density(nu - 2) + _log_slope(nu)
+
+    def log_volume(self, dispersion: Array, priors: Priors) -> Scalar:
+        variance, nu = NoiseLaw.of(dispersion)
+        return priors.noise.log_volume(jnp.log(variance)) + _log_slope(nu)
+
+    def sample_prior(self, rng: np.random.Generator, number: int, priors: Priors) -> np.ndarray:
+        variance = jnp.asarray(np.exp(priors.noise.sample(rng, number)[:, 0]))
+        degrees = jnp.asarray(2 + priors.degrees.sample(rng, number))
+        return np.asarray(NoiseLaw(variance, degrees).dispersion())
+
+    def stated_priors(self, priors: Priors) -> dict[str, str]:
+        degrees = f"degrees - 2 ~ Gamma({priors.degrees.shape:.4g}, {priors.degrees.rate:.4g})"
+        return {"noise_scale": priors.noise.stated(), "degrees": degrees}
 
     def start(self, variance: Scalar) -> Array:
         return NoiseLaw((1 - 2 / START) * variance, jnp.asarray(START)).dispersion()
@@ -122,3 +133,8 @@ class StudentT(Continuous):
     def gibbs(self, key: Key, problem: RowProblem, effects: Array, sweeps: int) -> Array:
         noise = NoiseLaw.of(problem.dispersion)
         return scale_mixture.sample(key, problem, effects, sweeps, *noise)
+
+
+def _log_slope(nu: Scalar) -> Scalar:
+    """log d nu / d dispersion[1]; that of log sigma^2 in dispersion[0] is 0."""
+    return jnp.log(nu * (nu - 2) / (nu - 1))

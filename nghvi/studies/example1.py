@@ -74,7 +74,7 @@ def run(cell: Row, options: Options) -> Row:
 def exact_marginals(problem: Problem, seed: int, sweeps: int) -> Row:
     """Histogram, mean and sd of every parameter by Gibbs sampling, in the order of theta."""
     rows = rows_of(problem.train)
-    priors = Priors(effects=InverseGamma())
+    priors = Priors(noise=InverseGamma(), effects=InverseGamma())
     model = MixedModel(Identity(rows.x.shape[1]), Gaussian(), priors, (0,))
     key = jax.random.key(seed)
     drawn = gibbs(key, model, rows, draws=sweeps, chains=2, keep_effects=False)

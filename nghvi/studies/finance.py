@@ -18,7 +18,7 @@ from nghvi.finance import FF3, FF5, StockPanel, load_panel, synthetic_panel
 from nghvi.finance.bootstrap import mean_se, r2_se
 from nghvi.finance.panel import GROUP, RETURN
 from nghvi.posterior import predictive
-from nghvi.priors import Priors
+from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import RESPONSES
 from nghvi.studies.finance_report import report
 from nghvi.studies.methods import fit
@@ -157,7 +157,7 @@ def run(cell: Row, options: Options) -> Row:
 
 def regressor(model: Model, seed: int, options: Options) -> nghvi.MixedRegressor:
     """The estimator of a model; the data are standardised already."""
-    priors = Priors.paper() if model.priors == "paper" else None
+    priors = Priors.paper() if model.priors == "paper" else Priors(noise=InverseGamma())
     network = model.hidden and model.method == "auto"
     steps = options.steps(NETWORK_STEPS[model.response]) if network else None
     return nghvi.MixedRegressor(

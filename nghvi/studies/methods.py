@@ -27,7 +27,7 @@ def regressor(seed: int, **chosen: Any) -> nghvi.MixedRegressor:
 
 def linear(seed: int, **chosen: Any) -> nghvi.MixedRegressor:
     """Example 1's model: a random intercept with inverse gamma priors."""
-    return regressor(seed, priors=Priors(effects=InverseGamma()), **chosen)
+    return regressor(seed, priors=Priors(noise=InverseGamma(), effects=InverseGamma()), **chosen)
 
 
 def with_intercept(part: Part) -> np.ndarray:

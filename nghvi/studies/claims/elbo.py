@@ -113,7 +113,9 @@ def at_the_mean(options: Options) -> Row:
 
     q is Laplace's approximation; its entropy is in both values and cancels.
     """
-    model = MixedModel(Identity(6), Gaussian(), Priors(effects=InverseGamma()), (0,))
+    model = MixedModel(
+        Identity(6), Gaussian(), Priors(noise=InverseGamma(), effects=InverseGamma()), (0,)
+    )
     rng, found = np.random.default_rng([14, options.seed]), {}
 
     @eqx.filter_jit

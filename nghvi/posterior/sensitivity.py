@@ -1,0 +1,95 @@
+"""Does a prior matter? Power scaling of prior and likelihood (Kallioinen et al., 2024).
+
+With p(theta | y) prop. to p(theta)^a p(y | theta)^b, how fast does the posterior of each parameter
+change with a, and with b, at a = b = 1? Draws are not repeated but weighted anew, by p(theta)^(a-1)
+or p(y | theta)^(b-1). The change is the cumulative Jensen-Shannon distance for a doubling of a
+(or b); 0.05 is what a normal distribution has for a shift of its mean by a quarter of its sd.
+
+Random effects are integrated out: their distribution given Omega belongs to the likelihood.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from arviz_stats.base import array_stats
+from jaxtyping import Array, Float
+
+from nghvi._core.evaluate import log_targets
+from nghvi._core.variational import Variational
+from nghvi._typing import Data
+from nghvi.models.mixed import MixedModel
+from nghvi.posterior.mixed import MixedPosterior, params_at
+
+THRESHOLD = 0.05
+"""Sensitivity from which a prior, or the likelihood, counts as one that matters."""
+POWERS = (0.99, 1.01)
+DRAWS = 4000
+
+
+class Powers(NamedTuple):
+    """Equally weighted draws with the two log densities that are raised to powers."""
+
+    theta: Float[np.ndarray, "s m"]
+    log_prior: Float[np.ndarray, " s"]
+    """Of what the priors are stated for: powers of a density depend on its coordinates."""
+    log_likelihood: Float[np.ndarray, " s"]
+
+
+def powers(posterior: MixedPosterior, draws: int = DRAWS, seed: int = 0) -> Powers:
+    """Draws of the posterior with log prior and log likelihood, up to constants."""
+    inference = posterior.inference
+    theta = inference.pool.resample(draws, np.random.default_rng(seed))
+    found = _log_priors(posterior.model, posterior.data, jax.device_put(theta))
+    log_prior, log_volume = map(np.asarray, found)
+    if inference.pool.corrected:  # small models only: the density is cheap
+        log_posterior = log_targets(posterior.model, posterior.data, theta)
+    else:
+        log_posterior = np.asarray(_log_density(inference.q, jax.device_put(theta)))
+    return Powers(theta, log_prior - log_volume, log_posterior - log_prior)
+
+
+@eqx.filter_jit
+def _log_priors(model: MixedModel, data: Data, theta: Array) -> tuple[Array, Array]:
+    def both(t: Array) -> tuple[Array, Array]:
+        params = params_at(model, data, t)
+        return model.log_prior(params), model.log_volume(params)
+
+    return jax.lax.map(both, theta)
+
+
+@eqx.filter_jit
+def _log_density(q: Variational, theta: Array) -> Array:
+    return jax.lax.map(q.log_density, theta)
+
+
+def power_weights(log_density: Float[np.ndarray, " s"], power: float) -> Float[np.ndarray, " s"]:
+    """Normalised weights that raise a component to ``power``, the largest ones smoothed."""
+    if np.ptp(log_density) < 1e-8:  # a flat component: nothing changes, and there is no tail
+        return np.full(len(log_density), 1 / len(log_density))
+    log_weight = array_stats.power_scale_lw(log_density - log_density.max(), alpha=power)
+    weight = np.exp(log_weight - log_weight.max())
+    return weight / weight.sum()
+
+
+def sensitivity(values: Float[np.ndarray, " s"], log_density: Float[np.ndarray, " s"]) -> float:
+    """How fast the distribution of ``values`` changes with the power of a component."""
+    if np.ptp(values) == 0:
+        return 0.0
+    lower, upper = (power_weights(log_density, power) for power in POWERS)
+    found = array_stats.power_scale_sense(
+        values[None], lower[None], upper[None], *POWERS, chain_axis=0, draw_axis=1
+    )
+    return float(found)
+
+
+def diagnosis(prior: float, likelihood: float) -> str:
+    """What the two sensitivities say, in words."""
+    if not np.isfinite(prior):
+        return "unknown"
+    if prior < THRESHOLD:
+        return "the prior hardly matters"
+    if likelihood < THRESHOLD:
+        return "the prior decides: the data say little"
+    return "the prior matters, and may contradict the data"
