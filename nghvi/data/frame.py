@@ -16,10 +16,14 @@ from scipy.sparse import issparse
 from sklearn.exceptions import DataConversionWarning
 
 from nghvi.data.errors import DataError as DataError
+from nghvi.data.errors import warn
 from nghvi.data.labels import read_labels
-from nghvi.data.missing import count, places, unmasked, unusable
+from nghvi.data.missing import count, missing, places, unmasked, unusable
+from nghvi.data.text import misread
 
 Column = str | int
+LARGEST = 1e70
+"""Size beyond which variances of coefficients, which are ratios squared, would not be finite."""
 
 
 class ColumnTypeError(DataError, TypeError):
@@ -86,6 +90,68 @@ def read_response(y: Any, num_rows: int) -> np.ndarray:
             "them."
         )
     return values
+
+
+class Complete(NamedTuple):
+    """Rows without missing cells, and which of all rows they are."""
+
+    data: Any
+    y: Any
+    counts: Any
+    kept: np.ndarray | None
+    """None stands for all."""
+
+
+def drop_missing(data: Any, y: Any, counts: Any = None, used: Iterable[str] = ()) -> Complete:
+    """Leave out rows with missing cells in y or in the columns that are used (all by default).
+
+    A warning says how many. Infinite values are not missing and are refused later.
+    """
+    frame = _as_frame(data)
+    if frame is None:
+        cells = missing(unmasked(data))
+        lost = {f"x{j}": column for j, column in enumerate(cells.T)} if cells.ndim == 2 else {}
+        rows = len(cells)
+    else:
+        named = [name for name in used if name in frame.columns] or frame.columns
+        lost = {name: _empty(frame.get_column(name)) for name in named}
+        rows = frame.shape[0]
+    if y is not None and not isinstance(y, str):
+        empty = missing(unmasked(y.to_numpy() if hasattr(y, "to_numpy") else y))
+        if len(empty) == rows:
+            lost["y"] = empty.reshape(rows, -1).any(axis=1)
+    kept = ~np.any([*lost.values(), np.zeros(rows, bool)], axis=0)
+    if kept.all():
+        return Complete(data, y, counts, None)
+    if not kept.any():
+        raise DataError("every row has missing values: there is nothing left to fit.")
+    gaps = ", ".join(f"{name!r} ({int(each.sum())})" for name, each in lost.items() if each.any())
+    warn(
+        f"{int((~kept).sum())} of {rows} rows have missing values, in {gaps}, and are left out "
+        "(missing='drop')."
+    )
+    some = data if frame is None else frame.filter(kept.tolist()).to_native()
+    return Complete(
+        _taken(some, kept) if frame is None else some,
+        y if isinstance(y, str) else _taken(y, kept),
+        _taken(counts, kept),
+        np.flatnonzero(kept),
+    )
+
+
+def _empty(series: nw.Series) -> np.ndarray:
+    return series.is_null().to_numpy() | missing(series.to_numpy())
+
+
+def _taken(values: Any, kept: np.ndarray) -> Any:
+    """Some rows of a series or an array; None stays None."""
+    if values is None:
+        return None
+    if hasattr(values, "iloc"):
+        return values.iloc[np.flatnonzero(kept)]
+    if hasattr(values, "filter"):
+        return values.filter(kept.tolist())
+    return unmasked(values)[kept]
 
 
 def read_counts(counts: Any, num_rows: int) -> np.ndarray:
@@ -196,7 +262,9 @@ def _numeric(series: nw.Series, name: str) -> np.ndarray:
         return series.cast(nw.Float64).to_numpy().astype(float)
     if series.dtype == nw.Object:
         return _numeric_array(series.to_numpy(), name)
-    raise DataError(_not_numeric(name, str(series.dtype)))
+    words = series.dtype in (nw.String, nw.Categorical) or isinstance(series.dtype, nw.Enum)
+    said = misread(series.to_list(), name) if words else None
+    raise DataError(said or _not_numeric(name, str(series.dtype)))
 
 
 def _numeric_array(values: np.ndarray, name: str) -> np.ndarray:
@@ -205,7 +273,7 @@ def _numeric_array(values: np.ndarray, name: str) -> np.ndarray:
             raise ValueError
         return np.array([np.nan if v is None else v for v in values], dtype=float)
     except ValueError:
-        raise DataError(_not_numeric(name, "text or mixed")) from None
+        raise DataError(misread(values, name) or _not_numeric(name, "text or mixed")) from None
     except TypeError as error:
         raise ColumnTypeError(_not_numeric(name, str(error))) from None
 
@@ -215,6 +283,16 @@ def _not_numeric(name: str, kind: str) -> str:
         f"column {name!r} is not numeric ({kind}): turn it into numbers first, for example with "
         "pandas.get_dummies or scikit-learn's OneHotEncoder, name it as the group, or drop it."
     )
+
+
+def check_sizes(largest: np.ndarray, names: Sequence[str]) -> None:
+    """Squares and ratios of the values can be represented; ``largest``: absolute, by column."""
+    for name, size in zip(names, largest, strict=True):
+        if (size > LARGEST) or 0 < size < 1 / LARGEST:
+            raise DataError(
+                f"column {name!r} has values of size {size:.1g}, whose variance a computer's "
+                f"numbers cannot hold: measure it in another unit, such as {size:.1g} of this one."
+            )
 
 
 def check_finite(matrix: np.ndarray, names: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-SHOWN = 5
+SHOWN = 3
 
 
 def unmasked(values: Any) -> np.ndarray:

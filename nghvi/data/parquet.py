@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nghvi.data.errors import DataError
-from nghvi.data.frame import suggest
+from nghvi.data.frame import check_sizes, suggest
 from nghvi.data.labels import read_labels
 from nghvi.data.working_copy import Index
 
@@ -98,17 +98,22 @@ def index(files: Sequence[pathlib.Path], chosen: Selection) -> Index:
     """One pass over all rows."""
     groups, classes = _Counted(), _Counted()
     moments = _Moments(len(chosen.inputs) + 1)
+    largest = np.zeros(len(chosen.inputs) + 1)
     for part in read(files, chosen):
         groups.add(part.labels)
         numbers = part.y
         if chosen.classes:
             classes.add(part.y)
             numbers = np.zeros(len(part.y))
-        moments.add(np.column_stack([part.x, numbers]))
+        values = np.column_stack([part.x, numbers])
+        largest = np.maximum(largest, np.abs(values).max(axis=0, initial=0.0))
+        with np.errstate(all="ignore"):  # sizes are checked at the end
+            moments.add(values)
         if chosen.classes and len(classes.merged()[0]) >= MOST_CLASSES:
             break
     if not moments.number:
         raise DataError(f"{files[0]}: there are columns but no rows.")
+    check_sizes(largest, [*chosen.inputs, str(chosen.response)])
     found = classes.merged()[0] if chosen.classes else np.array([])
     levels, sizes = groups.merged()
     if levels.dtype.kind == "O":

@@ -13,7 +13,7 @@ from nghvi._core.response import Response
 from nghvi.baselines import BASELINES
 from nghvi.data import Rows
 from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import Column, DataError, Table, read_counts
+from nghvi.data.frame import Column, DataError, Table, check_sizes, read_counts
 from nghvi.estimators import tables
 from nghvi.estimators.checkpoints import Kept, with_checkpoints
 from nghvi.estimators.checks import Checks
@@ -30,6 +30,7 @@ from nghvi.estimators.design import (
     rows_of_known_groups,
     warn_about_design,
     warn_about_origin,
+    warn_about_meaning,
 )
 from nghvi.estimators.progress import FitProgress
 from nghvi.estimators.spec import Structure
@@ -64,6 +65,7 @@ class MixedEstimator(Checks):
         rank: int | str = "auto",
         fit_intercept: bool = True,
         standardize: bool = True,
+        missing: str = "error",
         method: str = "auto",
         steps: int | None = None,
         n_starts: int | str = "auto",
@@ -86,6 +88,7 @@ class MixedEstimator(Checks):
         self.rank = rank
         self.fit_intercept = fit_intercept
         self.standardize = standardize
+        self.missing = missing
         self.method = method
         self.steps = steps
         self.n_starts = n_starts
@@ -117,12 +120,21 @@ class MixedEstimator(Checks):
         elif hasattr(self, "feature_names_in_"):  # of an earlier fit
             del self.feature_names_in_
         weight = None if counts is None else read_counts(counts, len(y))
+        check_sizes(np.abs(table.values).max(axis=0, initial=0.0), table.names)
+        check_sizes(np.abs(y).max(keepdims=True), ["y"])
         structure = Structure.of(self, spec, table.names)
         deep, random, known_coef = spec.deep, structure.random, structure.known_coef
         x = add_intercept(table, spec.intercept)
         check_runs(self.method, devices=self.devices, checkpoint=kept)
         codes, self.groups_ = self._encode(table)
         num_fixed = x.shape[1] - len(known_coef)
+        warn_about_meaning(
+            table,
+            y,
+            group=spec.group,
+            num_inputs=num_fixed - spec.intercept,
+            binary=response.binary,
+        )
         if not deep:
             warn_about_design(x[:, :num_fixed], structure.features[:num_fixed], codes, random)
             if not self.standardize and isinstance(structure.priors.effects, HuangWand):
@@ -186,7 +198,7 @@ class MixedEstimator(Checks):
         if validation is None:
             return None
         check_stops(self.method)
-        table, y = self._read(*validation)
+        table, y = self._read(*self._complete(*validation)[:2])
         table = tables.align(table, self._inputs) if table.named else table
         y = self._response_values(y)
         x = add_intercept(table, self._spec.intercept)

@@ -90,6 +90,7 @@ class Checks(Predictions):
         calibrated; drawn within its step for classes) and ``k_hat`` (nan for rows not of the fit).
         """
         check_counts(draws=draws, most=most)
+        X, y, _, kept = self._complete(X, y)
         request = self._request(X, "known", draws, seed)
         values = self._scaled_response(y, request)
         origin = self._origin(request, values)
@@ -109,7 +110,8 @@ class Checks(Predictions):
             "pit": found.below + rng.random(len(values)) * (found.up_to - found.below),
             "k_hat": found.k_hat,
         }
-        checked = pd.DataFrame(table, index=pd.Index(chosen, name="row"))
+        positions = chosen if kept is None else kept[chosen]
+        checked = pd.DataFrame(table, index=pd.Index(positions, name="row"))
         checked.attrs[ORIGIN] = origin
         return checked
 
@@ -149,9 +151,11 @@ class Checks(Predictions):
         check_is_fitted(self, "posterior_")
         from nghvi.report import write_report
 
+        X, y = (X, y) if X is None or y is None else self._complete(X, y)[:2]
         return write_report(self, path, X, y)
 
     def _rows_of_the_fit(self, X: Any, y: Any) -> pointwise.Observed:
+        X, y = self._complete(X, y)[:2]
         request = self._request(X, "known", 1, 0)
         values = self._scaled_response(y, request)
         if reason := self._why_not_of_the_fit(request, values):

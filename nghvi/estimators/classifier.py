@@ -47,6 +47,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
         if isinstance(X, GroupedDataset):
             extra = counts if validation is None else validation
             return fit_dataset(self, X, y, response, kept, extra)
+        X, y, counts, _ = self._complete(X, y, counts)
         self._learn(X)
         table, y = self._read(X, y)
         self.classes_ = np.unique(y)

@@ -13,6 +13,7 @@ from nghvi.data.labels import encode_groups
 INTERCEPT = "intercept"
 FAR = 20
 """Standard deviations from zero beyond which a column should be centred."""
+FEWEST_ON_A_LINE = 5
 
 
 def add_intercept(table: Table, fit_intercept: bool) -> np.ndarray:
@@ -115,6 +116,42 @@ def warn_about_origin(x: np.ndarray, names: tuple[str, ...], random: tuple[int, 
             "the intercept, which stands for a value of 0 there: centre it, or use "
             "standardize=True (the default)."
         )
+
+
+def warn_about_meaning(
+    table: Table, y: np.ndarray, *, group: Any, num_inputs: int, binary: bool
+) -> None:
+    """Point at data that can be fitted but were hardly meant so.
+
+    ``num_inputs``: columns with a coefficient that is estimated.
+    """
+    for name in _copies(table.values[:, :num_inputs], table.names, y):
+        warn(
+            f"column {name!r} is the response itself, up to a factor and a shift: if the target "
+            "was left among the inputs, take it out."
+        )
+    if not binary and np.isin(y, (0, 1)).all():
+        warn(
+            "y holds 0 and 1 only and is taken for a measurement with Gaussian noise: for two "
+            "classes use MixedClassifier, or response='logit' (or 'probit') with a formula."
+        )
+    if table.group is not None and table.group.dtype.kind == "f":
+        levels = len(np.unique(table.group))
+        if levels > len(y) / 2:
+            warn(
+                f"group column {group!r} looks like a measurement: {levels} different numbers in "
+                f"{len(y)} rows; give the column that says which rows belong together."
+            )
+
+
+def _copies(x: np.ndarray, names: tuple[str, ...], y: np.ndarray) -> list[str]:
+    """Columns on one line with the response; few rows are so by chance."""
+    if len(y) < FEWEST_ON_A_LINE:
+        return []
+    columns, response = x - x.mean(axis=0), y - y.mean()
+    square = np.einsum("ij,ij->j", columns, columns) * (response @ response)
+    same = (response @ columns) ** 2 >= (1 - 1e-12) * square
+    return [name for name, s, size in zip(names, same, square, strict=False) if s and size > 0]
 
 
 def _warn(reason: str) -> None:

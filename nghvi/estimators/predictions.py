@@ -10,18 +10,19 @@ from sklearn.utils.validation import check_is_fitted
 
 from nghvi.data import Rows
 from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import DataError, Table, read_response, read_table
+from nghvi.data.frame import Complete, DataError, Table, drop_missing, read_response, read_table
 from nghvi.data.labels import encode_groups, joined, warn_of_strangers
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts
 from nghvi.estimators.design import add_intercept
 from nghvi.estimators.spec import Spec
-from nghvi.formula import Design, learn, response_given
+from nghvi.formula import Design, learn, response_given, variables
 from nghvi.models.mixed import prepare
 from nghvi.posterior import predictive
 from nghvi.posterior.mixed import MixedPosterior
 
 DRAWS = 200
+MISSING = ("error", "drop")
 WHICH = ("known", "population", "zero")
 
 
@@ -30,6 +31,7 @@ class Predictions(BaseEstimator, abc.ABC):
 
     posterior_: MixedPosterior
     formula: str | None
+    missing: str
     formula_: Design | None
     _spec: Spec
     _rows: Fingerprint
@@ -132,6 +134,14 @@ class Predictions(BaseEstimator, abc.ABC):
             )
         x = add_intercept(table, self._spec.intercept)
         return table, self.posterior_.scaling.apply(x)
+
+    def _complete(self, X: Any, y: Any, counts: Any = None) -> Complete:
+        """Rows with a response; those with missing cells are left out if the settings say so."""
+        if self.missing not in MISSING:
+            raise DataError(f"missing={self.missing!r}: choose 'error' or 'drop'.")
+        if self.missing == "error":
+            return Complete(X, y, counts, None)
+        return drop_missing(X, y, counts, () if self.formula is None else variables(self.formula))
 
     def _learn(self, X: Any) -> None:
         """What the columns of training data mean."""

@@ -53,6 +53,9 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         Add an intercept.
     standardize
         Fit on standardised columns and response; results are reported on the raw scale.
+    missing
+        "error" refuses missing cells with their places; "drop" leaves out rows with missing cells
+        in the columns that are used, and says how many. Predictions need complete rows.
     method
         "auto"; a published rule: "ng-hvi", "ng-hvi-printed", "sg-hvi"; or another method for
         the same model: "davi", "davi-published", "nagvac", "nagvac-published", "least-squares"
@@ -121,6 +124,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         if isinstance(X, GroupedDataset):
             extra = counts if validation is None else validation
             return fit_dataset(self, X, y, response, kept, extra)
+        X, y, counts, _ = self._complete(X, y, counts)
         self._learn(X)
         table, y = self._read(X, y)
         return self._fit(X, self._response_values(y), table, response, counts, validation, kept)

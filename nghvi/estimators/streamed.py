@@ -90,6 +90,10 @@ def _check(estimator: Any, y: Any, extra: Any) -> None:
         )
     if estimator.formula is not None:
         raise DataError("a formula needs its table in memory: name columns instead (columns=).")
+    if estimator.missing != "error":
+        raise DataError(
+            f"missing={estimator.missing!r} needs a table in memory: drop the rows from the files."
+        )
     if extra is not None:
         raise DataError("counts and validation need a table in memory, not a GroupedDataset.")
     if estimator.method != "auto":

@@ -103,8 +103,8 @@ def by_name(names: Named, at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         out[f"effects_sd[{name}]"] = np.sqrt(cov[:, i, i])
     for i, name in enumerate(effects):
         for j in range(i):
-            sds = np.sqrt(cov[:, i, i] * cov[:, j, j])
-            out[f"effects_corr[{effects[j]},{name}]"] = cov[:, i, j] / sds
+            sds = (out[f"effects_sd[{effect}]"] for effect in (effects[j], name))
+            out[f"effects_corr[{effects[j]},{name}]"] = cov[:, i, j] / next(sds) / next(sds)
     for i, name in enumerate(effects):
         for j in range(i + 1):
             out[f"effects_cov[{effects[j]},{name}]"] = cov[:, i, j]
@@ -117,7 +117,9 @@ def summary_table(posterior: MixedPosterior) -> pd.DataFrame:
     rows = {}
     for name, values in named_scalars(posterior, pool.theta).items():
         mean = pool.weight @ values
-        row = {"mean": mean, "sd": np.sqrt(pool.weight @ (values - mean) ** 2)}
+        # Squares of values in units of the largest: those of a variance in raw units may overflow.
+        unit = max(np.abs(values - mean).max(), np.finfo(float).tiny)
+        row = {"mean": mean, "sd": unit * np.sqrt(pool.weight @ ((values - mean) / unit) ** 2)}
         order = np.argsort(values)
         cumulative = np.cumsum(pool.weight[order]) - 0.5 * pool.weight[order]
         for label, level in QUANTILES.items():

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from nghvi.data.errors import warn
 from nghvi.data.frame import (
     DataError,
     Table,
@@ -24,9 +25,13 @@ from nghvi.data.frame import (
     read_response,
 )
 from nghvi.data.labels import read_labels
+from nghvi.data.text import dates_remedy, misread
 from nghvi.formula.errors import FormulaError
 from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
 from nghvi.formula.syntax import EVERY_COLUMN, Syntax, parse
+
+MANY_LEVELS, FEW_ROWS = 20, 5
+"""Beyond so many levels with fewer rows each, a category is suspicious."""
 
 
 class Design(NamedTuple):
@@ -61,7 +66,8 @@ class Design(NamedTuple):
 
     def table(self, data: Any) -> Table:
         """The design's columns and the groups of a raw data frame."""
-        table = _read(parse(self.formula), data, self.learnt).table
+        syntax = parse(self.formula)
+        table = _read(syntax, read_columns(data, _variables(syntax)), self.learnt).table
         if table.names != self.columns:
             differing = ", ".join(map(repr, sorted(set(table.names) ^ set(self.columns))))
             raise DataError(
@@ -82,7 +88,10 @@ def learn(formula: str, data: Any) -> Design:
     """What a formula makes of the training data."""
     syntax = parse(formula)
     _check_response(syntax)
-    read = _read(syntax, data, Learnt({}, {}))
+    frame = read_columns(data, _variables(syntax))
+    _check_text(syntax, frame)
+    read = _read(syntax, frame, Learnt({}, {}))
+    _warn_of_levels(read.learnt, len(frame))
     if not read.fixed:
         raise FormulaError(
             f"formula {formula!r}: the fixed part has no column; add one, or take '0' away."
@@ -101,6 +110,37 @@ def _check_response(syntax: Syntax) -> None:
             syntax.response,
             f"the response {response!r} is also among the inputs: take it away after '~'.",
         )
+
+
+def _check_text(syntax: Syntax, frame: pd.DataFrame) -> None:
+    """Refuse text that would become a category although numbers or dates were meant.
+
+    ``C(x)`` says that a category is meant.
+    """
+    terms = [term for text in _texts(syntax) for term in terms_of(syntax, text)]
+    named = {factor.expr for term in terms for factor in term.factors}
+    for name in frame.columns[frame.columns.isin(named)]:
+        column = frame[name]
+        if pd.api.types.is_datetime64_any_dtype(column):
+            raise DataError(f"column {name!r} holds dates: {dates_remedy(name)}")
+        if pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column):
+            said = None if _is_categorical(column) else misread(column.to_numpy(object), name)
+            if said is not None:
+                raise DataError(f"{said} If a category is meant, write C({name}) in the formula.")
+
+
+def _is_categorical(column: pd.Series) -> bool:
+    return isinstance(column.dtype, pd.CategoricalDtype)
+
+
+def _warn_of_levels(learnt: Learnt, num_rows: int) -> None:
+    for factor, levels in learnt.categories.items():
+        if len(levels) > max(MANY_LEVELS, num_rows / FEW_ROWS):
+            warn(
+                f"{factor} is a category of {len(levels)} levels in {num_rows} rows, and every "
+                f"level has a coefficient of its own: merge levels, or let them be groups, "
+                f"'(1 | {factor})'."
+            )
 
 
 def has_intercept(syntax: Syntax) -> bool:
@@ -188,8 +228,7 @@ def _variables(syntax: Syntax) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*sum(named, ()), *group)))
 
 
-def _read(syntax: Syntax, data: Any, learnt: Learnt) -> _Read:
-    frame = read_columns(data, _variables(syntax))
+def _read(syntax: Syntax, frame: pd.DataFrame, learnt: Learnt) -> _Read:
     parts = [terms_of(syntax, text) for text in _texts(syntax)]
     matrices, learnt = evaluate(parts, frame, learnt, syntax)
     first_offset = len(matrices) - len(syntax.offsets)
