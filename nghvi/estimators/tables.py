@@ -111,6 +111,7 @@ def by_name(names: Named, at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return out
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a fit that failed may hold anything
 def summary_table(posterior: MixedPosterior) -> pd.DataFrame:
     """Weighted moments and quantiles over the pool of draws."""
     pool = posterior.inference.pool

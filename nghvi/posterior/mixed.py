@@ -86,7 +86,9 @@ class MixedPosterior(NamedTuple):
         coef_map, effects_map = self.maps()
         coef = np.asarray(params.coef) @ coef_map.T
         coef[:, 0] += self.scaling.y_centre  # 0 unless the first feature is the intercept
-        lower = np.asarray(_precision_factors(self.model, params))
+        lower = np.array(_precision_factors(self.model, params))
+        # A precision that has underflowed has no inverse: not a number, as people shall see.
+        lower[(np.diagonal(lower, axis1=1, axis2=2) == 0).any(axis=1)] = np.nan
         root = effects_map @ np.linalg.inv(lower).transpose(0, 2, 1)
         reported = self.model.response.reported(params.dispersion, self.scaling.y_scale)
         return {
