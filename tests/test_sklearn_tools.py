@@ -51,7 +51,8 @@ def test_a_pipeline_passes_the_group_column_through(fitted):
 def test_search_over_effects_and_networks():
     model = nghvi.MixedRegressor("g", steps=30, n_starts=1)
     grid = [{"random": ["intercept", ["intercept", "a"]]}, {"hidden": [(3,)]}]
-    search = GridSearchCV(model, grid, cv=KFold(2, shuffle=True, random_state=0), error_score="raise").fit(X, Y)
+    folds = KFold(2, shuffle=True, random_state=0)  # groups in both
+    search = GridSearchCV(model, grid, cv=folds, error_score="raise").fit(X, Y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert search.best_params_["random"] in ("intercept", ["intercept", "a"])
     assert len(search.predict(X)) == 72

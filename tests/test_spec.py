@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 
 import nghvi
 from nghvi import MixedRegressor
@@ -14,6 +14,8 @@ from nghvi.priors import HalfT, HuangWand
 from tests.conftest import panel_frame
 
 FRAME = panel_frame().assign(h=panel_frame()["g"] % 3)
+
+FOLDS = KFold(2, shuffle=True, random_state=0)
 
 
 def structure(formula, **settings):
@@ -96,7 +98,7 @@ def test_an_estimator_with_a_formula_fits_what_mixed_fits(formula):
 def test_clone_set_params_and_grids_read_the_formula_that_is_set():
     fitted = clone(nghvi.mixed("y ~ a + (1 | g)", FRAME)).set_params(formula="y ~ a + (1 | h)")
     assert fitted.fit(FRAME, FRAME["y"]).group_ == "h"
-    search = GridSearchCV(MixedRegressor(), {"formula": ["y ~ 1", "y ~ a + b + (1 | g)"]}, cv=2)
+    search = GridSearchCV(MixedRegressor(), {"formula": ["y ~ 1", "y ~ a + b + (1 | g)"]}, cv=FOLDS)
     found = search.fit(FRAME, FRAME["y"]).best_estimator_
     assert (found.formula, found.group_) == ("y ~ a + b + (1 | g)", "g")
     assert "effects_sd[intercept]" in found.summary().index

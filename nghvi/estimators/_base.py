@@ -29,8 +29,8 @@ from nghvi.estimators.design import (
     add_intercept,
     rows_of_known_groups,
     warn_about_design,
-    warn_about_origin,
     warn_about_meaning,
+    warn_about_origin,
 )
 from nghvi.estimators.progress import FitProgress
 from nghvi.estimators.spec import Structure
