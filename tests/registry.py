@@ -43,6 +43,7 @@ def cholesky_gaussian(dim: int = DIM) -> CholeskyGaussian:
 FACTOR_FAMILIES: dict[str, Callable[[], FactorGaussian]] = {
     "factor-0": lambda: factor_gaussian(0),
     "factor-1": lambda: factor_gaussian(1),
+    "factor-2": lambda: factor_gaussian(2),
     "factor-3": lambda: factor_gaussian(3),
 }
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 from nghvi._core.draws import OrthogonalDraws
 from nghvi._linalg.damped_cg import SolveOptions
-from nghvi.variational import CholeskyGaussian
+from nghvi.variational import CholeskyGaussian, FactorGaussian
 from nghvi.variational.factor import factor_size
 from tests.registry import DIM, FACTOR_FAMILIES, FAMILIES, factor_gaussian
 
@@ -75,6 +75,7 @@ def fisher_as_printed(q):
 
 THETA = np.random.default_rng(1).normal(size=(3, DIM))
 STEP = np.random.default_rng(2).normal(size=DIM)
+WIDER = 1.2
 CURVATURE = np.cov(np.random.default_rng(3).normal(size=(DIM, 20)))
 
 
@@ -107,8 +108,8 @@ def facts(name):
         theta = jax.vmap(q.transport)(noise)
         covariance = q.covariance()
 
-        def error(mean):
-            return q.remaining_error(gradient_towards(q, mean, covariance, noise))
+        def error(mean, widened):
+            return q.remaining_error(gradient_towards(q, mean, widened * covariance, noise))
 
         return {
             "covariance": covariance,
@@ -117,7 +118,9 @@ def facts(name):
             "theta": theta,
             "quadratic": pulled_back(q, noise, (0.5 - theta) @ CURVATURE),
             "any": pulled_back(q, other_noise, THETA),
-            "error": jax.vmap(error)(jnp.stack([q.centre, q.centre + STEP])),
+            "error": jax.vmap(error)(
+                jnp.stack([q.centre, q.centre + STEP, q.centre]), jnp.array([1.0, 1.0, WIDER**2])
+            ),
             "rescaled": q.rescale(q, STEP).mean,
         }
 
@@ -157,7 +160,45 @@ def test_remaining_error_vanishes_at_the_optimum_and_else_is_the_distance_in_sds
     error = facts(name)["error"]
     np.testing.assert_allclose(error.mean[0], 0, atol=1e-10)
     np.testing.assert_allclose(error.mean[1], STEP / facts(name)["sd"], rtol=1e-9, atol=1e-10)
-    np.testing.assert_allclose(error.scale, 0, atol=1e-10)
+    np.testing.assert_allclose(error.scale[:2], 0, atol=1e-10)
+    # All sds are short by the same factor, which every family can repair: v -> v + v (1 - v / v*).
+    np.testing.assert_allclose(error.mean[2], 0, atol=1e-10)
+    np.testing.assert_allclose(error.scale[2], 0.5 * (1 - WIDER**-2), rtol=1e-9)
+
+
+@families
+def test_remaining_error_is_what_the_dense_natural_gradient_step_does_to_means_and_sds(name):
+    """For any gradient: F is the Hessian of the divergence, the step's effect a derivative."""
+    q = member(name)
+    vector, unravel = ravel_pytree(q)
+    gradient = tangent_at(q, 9)
+    step = np.linalg.solve(fisher_by_hessian(name), flat(gradient))
+
+    def means_and_log_sds(x):
+        moved = unravel(x)
+        return moved.centre, 0.5 * jnp.log(jnp.diagonal(moved.covariance()))
+
+    _, (mean, log_sd) = jax.jvp(means_and_log_sds, (vector,), (jnp.asarray(step),))
+    error = q.remaining_error(gradient)
+    np.testing.assert_allclose(error.mean, mean / facts(name)["sd"], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(error.scale, log_sd, rtol=1e-7, atol=1e-9)
+    assert np.abs(error.scale).min() > 1e-3
+
+
+def test_remaining_error_sees_loadings_that_are_too_small():
+    """Loadings .3 where the optimum has .95: sds .44 of what they should be."""
+    m, scale = 20, 0.324
+    mean, scales = jnp.zeros(m), jnp.full(m, scale)
+    q, best = (FactorGaussian.start(mean, scales, 1, loading) for loading in (0.3, 0.95))
+    np.testing.assert_allclose(q.standard_deviation() / best.standard_deviation(), 0.44, rtol=1e-2)
+    noise = balanced_noise(q.noise_dim)
+    gradient = eqx.filter_jit(gradient_towards)(q, mean, best.covariance(), noise)
+    np.testing.assert_allclose(0.5 * q.scale * gradient.scale, 0, atol=0.03)  # blameless
+    # Only the variance along (1, ..., 1) is wrong; a full step adds v (1 - v / v*) to it.
+    along, aim = (m * loading**2 + scale**2 for loading in (0.3, 0.95))
+    exact = 0.5 * along * (1 - along / aim) / m / (0.3**2 + scale**2)
+    np.testing.assert_allclose(q.remaining_error(gradient).scale, exact, rtol=1e-9)
+    assert exact > 0.2
 
 
 @families

@@ -8,6 +8,17 @@ With ``P = (B B' + D^2)^-1``, ``C = P B`` and ``A = B' P B`` the Fisher informat
     d block      2 d_i d_j P_ij^2
 
 Products with it cost O(m p^2); no array larger than m x p is made.
+
+A full step ``F x = g`` changes the covariance by ``dS`` with ``K = P dS P``, ``K B = g_B`` and
+``d o diag K = g_d``: these are the equations of the B and the d block. The changes of the
+marginal variances need nothing else of ``K``, so no system is solved::
+
+    diag dS = diag (B B' + D^2) K (B B' + D^2)
+            = diag(B (B' g_B) B') + 2 d^2 o diag(B g_B') + d^3 o g_d
+
+``g_B`` lacks the entries above the diagonal, which are not free. ``B`` is zero there, so the
+second term does not miss them, and the first follows from the lower triangle of ``B' g_B``,
+which does not either: ``B' K B`` is symmetric.
 """
 
 from typing import Self
@@ -109,11 +120,15 @@ class FactorGaussian(Variational):
         return self._like(unit * tangent.mean, pack_lower(loadings), self.scale * tangent.scale)
 
     def remaining_error(self, gradient: Self) -> RemainingError:
-        loadings, slope = self.loadings, gradient.mean
-        displacement = loadings @ (loadings.T @ slope) + self.scale**2 * slope
-        return RemainingError(
-            displacement / self.standard_deviation(), 0.5 * self.scale * gradient.scale
-        )
+        loadings, variance, slope = self.loadings, self.scale**2, gradient.mean
+        displacement = loadings @ (loadings.T @ slope) + variance * slope
+        pulled = unpack_lower(gradient.packed_loadings, self.dim, self.rank)
+        lower = jnp.tril(loadings.T @ pulled)
+        inner = lower + jnp.tril(lower, -1).T
+        change = jnp.sum((loadings @ inner + 2 * variance[:, None] * pulled) * loadings, axis=1)
+        change = change + variance * self.scale * gradient.scale
+        sd = self.standard_deviation()
+        return RemainingError(displacement / sd, 0.5 * change / sd**2)
 
     def standard_deviation(self) -> Float[Array, " m"]:
         return jnp.sqrt(jnp.sum(self.loadings**2, axis=1) + self.scale**2)
