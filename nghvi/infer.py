@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from nghvi._core.batches import Batches
-from nghvi._core.evaluate import draw, evaluate, log_targets
+from nghvi._core.evaluate import draw, evaluate, evaluation_size, log_targets
 from nghvi._core.hosts import on_host, together
 from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
@@ -28,7 +28,7 @@ from nghvi.recipes.plan import PUBLISHED as PUBLISHED
 from nghvi.recipes.plan import Plan
 from nghvi.recipes.run import Position, Progress, Run, run
 from nghvi.recipes.start import log_target, value_and_score
-from nghvi.recipes.verdict import TOLERANCE, Verdict
+from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
 SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
@@ -148,10 +148,12 @@ def infer(
         model = cast(MarginalModel, model).refined()
     while True:
         example = data.example if isinstance(data, Batches) else data
-        size = _size(model, data)
+        size = evaluation_size(model, data)
         batch = max(1, SIDE_BY_SIDE // max(model.evaluation_size(example), 1))
         plan = Plan(
-            rank, method, steps, n_starts, latents, by_newton, start, start_scale, batch, costly
+            *(rank, method, steps, n_starts, latents, by_newton, start, start_scale, batch),
+            costly,
+            network=not smooth,
         )
         recipe, record = plan.recipe(key, model, example), partial(_record, keep, refinements)
         done = run(recipe, key, model, data, progress, resume, record)
@@ -188,7 +190,7 @@ def _integrals_are_costly(model: LatentModel, data: Data) -> bool:
     return (
         isinstance(model, MarginalModel)
         and not model.integration_is_cheap
-        and _size(model, data) > HUGE
+        and evaluation_size(model, data) > HUGE
     )
 
 
@@ -226,10 +228,10 @@ def finish(
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         pool = Pool.plain(draw(key_pool, done.q, 4000)[0])
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
-    slow = not model.integration_is_cheap or _size(model, data) > HUGE
+    slow = not model.integration_is_cheap or evaluation_size(model, data) > HUGE
     draws = 50 if costly and slow else 250 if costly else 2000
     correct = correct and not _integrals_are_costly(model, data)
-    if _size(model, data) > ENORMOUS:
+    if evaluation_size(model, data) > ENORMOUS:
         draws = FEW
     found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch)
     if not np.isfinite(found.elbo):
@@ -259,15 +261,5 @@ def finish(
     )
 
 
-def _size(model: LatentModel, data: Data) -> int:
-    if isinstance(data, Batches):
-        return data.pieces.num_pieces * model.evaluation_size(data.example)
-    return model.evaluation_size(data)
-
-
 def _failed(lost: int, draws: int) -> Verdict:
-    return Verdict(
-        False,
-        f"Failed: the log density is not finite at {lost} of {draws} draws of the result; "
-        "standardise the inputs, use a tighter prior, or a simpler model.",
-    )
+    return Verdict(Status.FAILED, Cause.DENSITY, {"lost": lost, "draws": draws})

@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from nghvi._core.batches import Batches
 from nghvi._core.draws import flat_normal
-from nghvi._core.model import MarginalModel, unraveller
+from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 
@@ -108,6 +108,13 @@ def evaluate(
         pairs = theta.reshape(2, -1, q.dim)[:, : draws // 2]
         theta, log_q = pairs.reshape(-1, q.dim), log_q.reshape(2, -1)[:, : draws // 2].ravel()
     return Evaluation(theta, log_targets(model, data, theta, batch) - log_q)
+
+
+def evaluation_size(model: LatentModel, data: Data) -> int:
+    """Numbers touched by an evaluation of the density of all the data."""
+    if isinstance(data, Batches):
+        return data.pieces.num_pieces * model.evaluation_size(data.example)
+    return model.evaluation_size(data)
 
 
 def draw(key: Key, q: Variational, draws: int) -> tuple[np.ndarray, np.ndarray]:

@@ -45,7 +45,7 @@ from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.run import Progress, Run
-from nghvi.recipes.verdict import TOLERANCE, Verdict, judge
+from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict, judge
 from nghvi.variational import CholeskyGaussian
 
 CHUNK = 100
@@ -268,15 +268,13 @@ def _judge(
     key: Key, model: MixedModel, data: GroupedData, q: DaviGaussian, legacy: bool
 ) -> Verdict:
     """Theta by fresh draws; the locals' optimum is known."""
-    # Steps of a constant length never settle, however many are taken.
-    remedy = ("use legacy=False" if legacy else "take more steps") + " or method='auto'"
     errors = _errors(key, model, data, q.theta)
     mean, scale = (np.asarray(x).reshape(ESTIMATES, -1, x.shape[-1]).mean(axis=1) for x in errors)
-    verdict = judge(mean, scale, remedy=remedy)
+    verdict = judge(mean, scale, cause=Cause.STEP_LENGTH if legacy else Cause.STEPS)
     sd = jnp.sqrt(jnp.sum(q.locals.factor**2, axis=1))
     off = jnp.maximum(jnp.abs(q.locals.mean), jnp.abs(sd - 1))
     left = float(jnp.max(off, initial=0.0))
     if left <= TOLERANCE or not verdict.converged:
         return verdict
-    sentence = f"Not converged: effects given theta are {left:.2g} sd from their optimum; {remedy}."
-    return verdict._replace(converged=False, sentence=sentence)
+    facts = {**verdict.facts, "effects_error": left}
+    return Verdict(Status.NOT_CONVERGED, Cause.EFFECTS, facts)

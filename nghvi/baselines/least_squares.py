@@ -22,7 +22,7 @@ from nghvi.infer import Inference
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Run
-from nghvi.recipes.verdict import Verdict
+from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.variational import Point
 
 LARGEST_JACOBIAN = 2**28
@@ -70,7 +70,8 @@ def least_squares(
     noise_var = (2 * found.cost + within) / rows.num_rows
     best = params._replace(weights=weights, coef=coef, dispersion=jnp.log(jnp.asarray([noise_var])))
     q = Point(ravel_pytree(best)[0])
-    verdict = Verdict(bool(found.success), f"Least squares: {found.message}")
+    status = Status.SETTLED if found.success else Status.NOT_SETTLED
+    verdict = Verdict(status, Cause.LEAST_SQUARES, {"evaluations": int(found.nfev)})
     nan = float("nan")
     run = Run(q, verdict, (), int(found.nfev), time.perf_counter() - begun, None)
     pool = Pool.plain(np.asarray(q.mean)[None])

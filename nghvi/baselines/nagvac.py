@@ -28,7 +28,7 @@ from nghvi.models.mixed import MixedModel
 from nghvi.priors import HalfT, InverseGamma
 from nghvi.recipes.interrupt import Interrupt
 from nghvi.recipes.run import Progress, Run
-from nghvi.recipes.verdict import Verdict, judge
+from nghvi.recipes.verdict import LOOKS, Cause, Status, Verdict, judge
 from nghvi.variational.factor import FactorGaussian
 
 LENGTH = 0.1
@@ -107,8 +107,11 @@ def nagvac(
                 progress("nagvac", ends[-1], steps, trace.info)
     stopped = bool(state.stale > patience)
     still = _begin(state.best, algorithm.ridge.adapt(state.best), 0.0)
-    _, fresh = _advance(task, key_judge, still, CHUNK, CHUNK)
-    verdict = _judge(fresh.info, stopped, interrupt.requested)
+    if interrupt.requested:
+        facts = {"stage": "nagvac", "step": ends[-1], "steps": steps}
+        verdict = Verdict(Status.INTERRUPTED, Cause.USER, facts)
+    else:
+        verdict = _judge(task, key_judge, still, stopped)
     whole = jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
     named = (("nagvac", whole.info),)
     run = Run(state.best, verdict, named, ends[-1], time.perf_counter() - begun, None)
@@ -190,14 +193,17 @@ def _largest_errors(info: Info) -> Info:
     return info._replace(remaining=RemainingError(mean, scale))
 
 
-def _judge(fresh: Info, stopped: bool, interrupted: bool) -> Verdict:
+def _judge(task: Task, key: Key, still: Iterate, stopped: bool) -> Verdict:
     """By the gradient that fresh draws leave at the result, under NAGVAC's own prior."""
-    if interrupted:
-        return Verdict(False, "Interrupted: the best iterate so far is returned.")
-    remedy = (
-        "the stopping rule ended the run; a larger patience goes on"
-        if stopped
-        else "take more steps or use method='auto'"
-    )
-    error, bad = fresh.remaining, int(fresh.bad_draws.sum())
-    return judge(np.asarray(error.mean), np.asarray(error.scale), remedy=remedy, bad_draws=bad)
+    cause = Cause.STOPPING_RULE if stopped else Cause.STEPS
+    mean, scale, bad = [], [], 0
+    for look in range(LOOKS):
+        _, fresh = _advance(task, jax.random.fold_in(key, look), still, CHUNK, CHUNK)
+        mean.append(fresh.info.remaining.mean)
+        scale.append(fresh.info.remaining.scale)
+        bad += int(fresh.info.bad_draws.sum())
+        errors = (np.concatenate(each) for each in (mean, scale))
+        verdict = judge(*errors, cause=cause, bad_draws=bad)
+        if verdict.cause is not Cause.NOISE:
+            break
+    return verdict

@@ -22,6 +22,7 @@ from nghvi.cli.parts import (
 from nghvi.cli.summary import findings, shown
 from nghvi.cli.tables import PARQUET, check_cells, check_column, place, read_table
 from nghvi.formula import parse, variables
+from nghvi.recipes.verdict import Status
 from nghvi.responses import RESPONSES
 
 EXAMPLES = """\
@@ -184,15 +185,16 @@ def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) 
 
 
 def _report(chosen: argparse.Namespace, estimator: Any) -> int:
-    stopped = estimator.verdict_.startswith("Interrupted")
+    verdict = estimator.posterior_.inference.verdict
+    stopped = verdict.status is Status.INTERRUPTED
     if chosen.json:
         print(as_json({"out": str(chosen.out), "interrupted": stopped, **findings(estimator)}))
     else:
         print(shown(estimator))
         print(f"the run is in {chosen.out}")
     if stopped:
-        resumable = estimator.posterior_.inference.run.position is not None
-        advice = "repeat the command with --resume to go on" if resumable else "it cannot go on"
+        goes_on = "repeat the command with --resume to go on"
+        advice = goes_on if verdict.resumable else "it cannot go on"
         print(f"nghvi fit: interrupted; the result so far is saved; {advice}", file=sys.stderr)
         return INTERRUPTED
     return 0 if estimator.converged_ else NOT_CONVERGED

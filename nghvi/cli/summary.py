@@ -6,6 +6,7 @@ from typing import Any
 
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, add_command, as_json
+from nghvi.report.words import is_linear
 
 EXAMPLES = "nghvi summary run\nnghvi summary run --json"
 
@@ -30,10 +31,12 @@ def findings(estimator: Any) -> dict[str, Any]:
     """What a program wants to know about a fit."""
     return {
         "converged": bool(estimator.converged_),
+        "status": estimator.status_,
+        "cause": estimator.posterior_.inference.verdict.cause.value,
         "verdict": estimator.verdict_,
         "elbo": estimator.elbo_,
         "elbo_se": estimator.elbo_se_,
-        "log_evidence": estimator.log_evidence_,
+        "log_evidence": estimator.log_evidence_ if is_linear(estimator) else None,
         "k_hat": estimator.k_hat_,
         "steps": estimator.n_iter_,
         "seconds": estimator.seconds_,
@@ -45,9 +48,10 @@ def shown(estimator: Any) -> str:
     """What a person wants to know about a fit."""
     table = estimator.summary()
     table = table[~table.index.str.startswith("effects_cov")]
+    # That of a network belongs to one mode and cannot be trusted.
+    evidence = f"log evidence {estimator.log_evidence_:.2f}, " if is_linear(estimator) else ""
     return (
         f"{table.round(3).to_string()}\n{estimator.verdict_}\n"
-        f"ELBO {estimator.elbo_:.2f} (+-{estimator.elbo_se_:.2f}), log evidence "
-        f"{estimator.log_evidence_:.2f}, k-hat {estimator.k_hat_:.2f}, {estimator.n_iter_} steps, "
-        f"{estimator.seconds_:.1f} s"
+        f"ELBO {estimator.elbo_:.2f} (+-{estimator.elbo_se_:.2f}), {evidence}"
+        f"k-hat {estimator.k_hat_:.2f}, {estimator.n_iter_} steps, {estimator.seconds_:.1f} s"
     )

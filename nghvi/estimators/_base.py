@@ -1,5 +1,6 @@
 """What both estimators share: reading data, building the model, fitting, reporting."""
 
+import dataclasses
 import numbers
 import time
 from typing import Any, Self
@@ -42,6 +43,7 @@ from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.scaling import Scaling, moments
 from nghvi.priors import HuangWand, Priors
 from nghvi.recipes.run import Position
+from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.storage import save
 
 PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
@@ -249,11 +251,12 @@ class MixedEstimator(Checks):
         self.elbo_se_ = inference.elbo_se
         self.log_evidence_ = inference.log_evidence - jacobian
         self.k_hat_ = inference.k_hat
-        dead = self.posterior_.features_are_constant()
-        self.converged_ = inference.converged and not dead
-        self.verdict_ = tables.verdict_sentence(
-            inference, smooth=isinstance(self.posterior_.model.trunk, Identity), dead=dead
-        )
+        if self.posterior_.features_are_constant():
+            dead = Verdict(Status.FAILED, Cause.CONSTANT_FEATURES)
+            inference = dataclasses.replace(inference, verdict=dead)
+            self.posterior_ = self.posterior_._replace(inference=inference)
+        self.converged_ = inference.converged
+        self.verdict_ = tables.verdict_sentence(self.posterior_)
         self.trace_ = tables.trace_table(inference, jacobian)
         self.n_iter_ = max(inference.run.steps, 1)
         self.seconds_ = seconds

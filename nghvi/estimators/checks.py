@@ -10,12 +10,13 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi.data.errors import warn
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
-from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts
 from nghvi.estimators.predictions import Predictions
+from nghvi.networks import Identity
 from nghvi.posterior import pointwise
 from nghvi.posterior.loo import LeftOut, Loo, leave_out, psis_loo
 from nghvi.posterior.predictive import Request, cdf, predict
+from nghvi.recipes.verdict import k_hat_meaning
 
 ORIGIN = "rows"
 """Where :meth:`Checks.check_rows` says, in ``attrs``, which rows it has judged:"""
@@ -29,7 +30,16 @@ class Checks(Predictions):
     def k_hat_meaning_(self) -> str:
         """What ``k_hat_`` says about the fit, in words."""
         check_is_fitted(self, "posterior_")
-        return tables.k_hat_sentence(self.posterior_)
+        inference = self.posterior_.inference
+        network = not isinstance(self.posterior_.model.trunk, Identity)
+        return k_hat_meaning(inference.k_hat, inference.pool.corrected, network)
+
+    @property
+    def status_(self) -> str:
+        """How the fit ended, for programs: ``"converged"``, ``"settled"``, ``"not_converged"``,
+        ``"not_settled"``, ``"interrupted"`` or ``"failed"``; ``verdict_`` says it in words."""
+        check_is_fitted(self, "posterior_")
+        return self.posterior_.inference.verdict.status.value
 
     def prior_summary(self) -> pd.DataFrame:
         """Every prior in words, the scale it is stated on, and its 95 % range in raw units.

@@ -81,8 +81,9 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
 
     Attributes
     ----------
-    converged_, verdict_
-        Has it converged, and a sentence about it.
+    converged_, status_, verdict_
+        Whether the fit can be used; how it ended, as one word (``"converged"``, ``"settled"``,
+        ``"not_converged"``, ``"not_settled"``, ``"interrupted"``, ``"failed"``); and in words.
     elbo_, elbo_se_, log_evidence_, k_hat_
         Lower bound, its Monte Carlo error, log evidence by importance sampling, Pareto shape of
         the Gaussian family.

@@ -10,57 +10,23 @@ from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.prior_draws import DRAWS as PRIOR_DRAWS
 from nghvi.posterior.prior_draws import draw_prior, quantiles_of, stated_priors, weight_rows
 from nghvi.posterior.sensitivity import diagnosis, powers, sensitivity
-from nghvi.recipes.importance import RELIABLE
+from nghvi.recipes.verdict import Status, about_draws
 
-GOOD = 0.5
-"""Pareto shape up to which importance weights have a finite variance."""
 INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 QUANTILES = {"q5": 0.05, "q50": 0.50, "q95": 0.95}
 
 
-def verdict_sentence(inference: Inference, *, smooth: bool, dead: bool) -> str:
-    """Convergence, and what the draws are.
-
-    A network's many modes always show as a large k-hat: said of smooth models only.
-    """
-    if dead:
-        return (
-            "Failed: all features of the network are constant (it is dead), so only the intercept "
-            "was fitted; try another random_state, more n_starts or activation='silu'."
-        )
-    parts = [inference.verdict.sentence]
-    if inference.pool.corrected:
-        parts.append(
-            "Draws are corrected by importance weights towards the exact posterior "
-            f"({inference.pool.effective:.0f} effective)."
-        )
-    elif np.isfinite(inference.k_hat) and inference.k_hat > RELIABLE and smooth:
-        parts.append(
-            f"The Gaussian family misses part of the posterior (k-hat {inference.k_hat:.2f})."
-        )
-    return " ".join(parts)
-
-
-def k_hat_sentence(posterior: MixedPosterior) -> str:
-    """What k-hat of the Gaussian family says, and what was done about it."""
-    k_hat = posterior.inference.k_hat
-    if np.isnan(k_hat):
-        return "k-hat was not computed: the density of the parameters is not known exactly."
-    if k_hat <= GOOD:
-        found = "the Gaussian family describes the posterior well"
-    elif k_hat <= RELIABLE:
-        found = "the Gaussian family misses details of the posterior, means and sds are close"
-    else:
-        found = "the Gaussian family misses part of the posterior"
-    if posterior.inference.pool.corrected:
-        remedy = "; draws are corrected by importance weights, so results do not depend on it"
-    elif k_hat <= RELIABLE:
-        remedy = ""
-    elif not isinstance(posterior.model.trunk, Identity):
-        remedy = "; with the many modes of a network that is always so: judge it by its predictions"
-    else:
-        remedy = "; treat sds and tails with care, and compare with a simpler model"
-    return f"k-hat is {k_hat:.2f}: {found}{remedy}."
+def verdict_sentence(posterior: MixedPosterior) -> str:
+    """How the fit ended, and what its draws are."""
+    inference = posterior.inference
+    beside = about_draws(
+        inference.k_hat,
+        inference.pool.corrected,
+        inference.pool.effective,
+        network=not isinstance(posterior.model.trunk, Identity),
+    )
+    usable = inference.verdict.status is not Status.FAILED
+    return " ".join([inference.verdict.sentence, *([beside] if beside and usable else [])])
 
 
 def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:

@@ -57,6 +57,7 @@ def to_datatree(
         elbo=inference.elbo - posterior.scaling.log_jacobian(posterior.data.num_rows),
         k_hat=inference.k_hat,
         converged=str(inference.converged),
+        status=inference.verdict.status.value,
         verdict=inference.verdict.sentence,
         corrected=str(inference.pool.corrected),
     )

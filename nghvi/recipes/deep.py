@@ -7,7 +7,8 @@
 each ending with an average of its last tenth. A Gaussian started away from a mode stays with a
 network too simple for the data, since noisy weights make complexity look costly; one that is
 only polished stays at the first mode. The verdict says "settled": such a posterior has many
-modes, and the result describes one of them.
+modes, and the result describes one of them. A fit is settled if the ELBO moved by no more than a
+nat (or 0.0025 nats per parameter) in its last steps, noise included.
 """
 
 from typing import NamedTuple, cast
@@ -19,15 +20,16 @@ from jaxtyping import Array, Float
 
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
+from nghvi._core.evaluate import evaluate, evaluation_size
 from nghvi._core.fit import Fit
 from nghvi._core.hybrid import HybridVI, Info
-from nghvi._core.model import LatentModel, initial_theta
+from nghvi._core.model import LatentModel, MarginalModel, initial_theta
 from nghvi._core.score import AtRest, Integrated, Score
 from nghvi._core.step_rules import Adam
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
-from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, Traces, carry_on
-from nghvi.recipes.verdict import Verdict
+from nghvi.recipes.run import Begin, Ended, Recipe, Stage, carry_on
+from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
 from nghvi.variational.factor import FactorGaussian
 from nghvi.variational.point import Point
 
@@ -37,8 +39,12 @@ SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
 STARTS, STARTS_AT_REST = 3, 6
 """Climbs; where latents are at rest they cost little, so there are more, twice as long."""
 RANK = 3
-ENCORES = 2
-"""Further polishing where the ELBO still rises."""
+ENCORES = 4
+"""Further polishing where the ELBO still moves."""
+LEAST_PAIRS, MOST_PAIRS, MOST_COSTLY_PAIRS = 25, 400, 100
+"""Pairs of draws behind the verdict; fewer where they leave no doubt."""
+LARGEST_EVALUATION = 50_000_000
+"""Numbers touched by one evaluation of the ELBO beyond which it is not evaluated anew."""
 CHUNK = 50
 LEAST_TO_JUDGE = 100
 """Steps of the last stage: in fewer, any rise of the ELBO is lost in its noise."""
@@ -73,10 +79,14 @@ def deep_recipe(
     rank: int,
     steps: int | None = None,
     num_starts: int | None = None,
+    *,
+    network: bool = True,
+    batch: int | None = None,
 ) -> Recipe:
     """The recipe for this model.
 
-    ``steps`` of one start in all; None polishes again until the ELBO has settled.
+    ``steps`` of one start in all; None polishes again until the ELBO has settled. ``network``:
+    whether its posterior has many modes. ``batch``: draws evaluated side by side.
     """
     lengths = Lengths.of(steps or (STEPS if isinstance(score, Integrated) else SAMPLED_STEPS))
     params = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
@@ -109,12 +119,25 @@ def deep_recipe(
     explore = stage("explore", from_best, score, ScaledGradient(wide), 0.05, 0.3)
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
     polish = polish._replace(anchored=True)
+    settled = Cause.ONE_OF_MANY_MODES if network else Cause.FEW_FACTORS
+    settling = Settling(batch, settled, starts=num_starts, rank=rank)
     stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
-    stages += [explore, polish]
+    stages += [explore, *_in_two(polish)]
     if steps is None:
-        again = polish._replace(needed=lambda traces: not _settled(traces[-1][1], unit.size))
-        stages += [again._replace(name=f"polish {n}") for n in range(2, 2 + ENCORES)]
-    return Recipe("deep", tuple(stages), judge_settled(num_starts), widen)
+        again = polish._replace(needed=settling.encore)
+        for n in range(2, 2 + ENCORES):
+            stages += _in_two(again._replace(name=f"polish {n}"))
+    return Recipe("deep", tuple(stages), settling.judge, widen)
+
+
+def _in_two(stage: Stage) -> tuple[Stage, Stage]:
+    """The same steps as two stages, so that what the last quarter did can be seen."""
+
+    def begun(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> bool:
+        return done[-1].name == stage.name
+
+    first = stage._replace(num_steps=max(1, stage.num_steps - stage.num_steps // 4))
+    return first, stage._replace(needed=begun, continues=True)
 
 
 def _random(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
@@ -133,66 +156,107 @@ def _height(climb: Fit) -> float:
     return height if np.isfinite(height) else -np.inf
 
 
-def judge_settled(num_starts: int) -> Judge:
-    """Settled: the noisy ELBO of the last stage no longer moves by more than its noise."""
+class Settling:
+    """Whether the ELBO still moves: what the last quarter of the polishing did to it.
 
-    def decide(key: Key, model: LatentModel, data: Data, q: Variational, traces: Traces) -> Verdict:
-        name, last = traces[-1]
-        elbo = np.asarray(last.log_target) - np.asarray(last.log_q)
-        rejected = int(sum(np.sum(trace.rejected) for _, trace in traces))
-        if not np.isfinite(elbo).all() or np.asarray(last.rejected)[-10:].any():
-            return Verdict(
-                False,
-                f"Failed: {rejected} steps led to numbers that are not finite and were not taken; "
-                "the result is the last good state. Standardise the inputs, look for outliers, or "
-                "use fewer layers.",
-            )
-        if elbo.size < LEAST_TO_JUDGE:
+    The averages of q before and after that quarter are compared by the same draws where the ELBO
+    can be evaluated, by the noisy ELBO of the steps otherwise.
+    """
+
+    def __init__(self, batch: int | None, settled: Cause, **facts: float) -> None:
+        self._batch, self._settled, self._facts = batch, settled, facts
+        self._verdicts: dict[int, Verdict] = {}
+        """By the number of stages that had ended; a stage and the judge ask the same."""
+
+    def judge(self, key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
+        """The verdict on what the last stage left."""
+        if len(done) not in self._verdicts:
+            self._verdicts[len(done)] = self._judged(key, model, data, done)
+        return self._verdicts[len(done)]
+
+    def encore(self, key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> bool:
+        """Whether further polishing may help."""
+        verdict = self.judge(key, model, data, done)
+        return verdict.status is Status.NOT_SETTLED and verdict.cause is not Cause.STEPS
+
+    def _judged(self, key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
+        traces = [cast(Info, stage.fit.trace) for stage in done]
+        elbo = _noisy_elbo(traces[-1])
+        if not np.isfinite(elbo).all() or np.asarray(traces[-1].rejected)[-10:].any():
+            rejected = sum(int(np.sum(trace.rejected)) for trace in traces)
+            return Verdict(Status.FAILED, Cause.REJECTED_STEPS, {"rejected": rejected})
+        steps = done[-1].fit.step
+        if steps < LEAST_TO_JUDGE:
             enough = int(np.ceil(LEAST_TO_JUDGE / SHARES["polish"]))
-            return Verdict(
-                False,
-                f"Not settled: {elbo.size} steps of stage '{name}' are too few to tell whether the "
-                f"ELBO still rises; take more, steps={enough} at least.",
-            )
-        change, noise = _change(last)
-        if noise > _most_noise(q.dim):
-            return Verdict(
-                False,
-                f"Not settled as far as can be seen: the ELBO of stage '{name}' is known to "
-                f"+-{noise:.0f} nats only, which hides whether it still rises; take more steps "
-                "(steps=) or more groups at a step (batch_groups=).",
-            )
-        if not _settled(last, q.dim):
-            return Verdict(
-                False,
-                f"Not settled: the ELBO still rose by {change:.1f} nats in the last quarter of "
-                f"stage '{name}'; take more steps (steps=).",
-            )
-        return Verdict(
-            True,
-            f"Settled: the ELBO moved by {change:.1f} nats in the last quarter. A network's "
-            f"posterior has many modes; this is the best of {num_starts} starts.",
-        )
-
-    return decide
+            return Verdict(Status.NOT_SETTLED, Cause.STEPS, {"steps": steps, "enough": enough})
+        before, after = (stage.fit for stage in done[-2:])
+        limit = most_movement(after.q.dim)
+        change, found = _traced_change(_noisy_elbo(before.trace), elbo)
+        if isinstance(model, MarginalModel) and is_affordable(model, data):
+            change, found = _paired_change(key, before.q, after.q, model, data, self._batch, limit)
+        facts = {
+            "change": change,
+            "bound": found.upper,
+            "limit": limit,
+            "steps": after.step - before.step,
+            **self._facts,
+        }
+        if found.upper <= limit:
+            return Verdict(Status.SETTLED, self._settled, facts)
+        told = found.lower > limit
+        return Verdict(Status.NOT_SETTLED, Cause.RISING if told else Cause.NOISE, facts)
 
 
-def _settled(trace: Info, dim: int) -> bool:
-    change, noise = _change(trace)
-    return change <= 2 * noise + 0.01 * dim and noise <= _most_noise(dim)
+def most_movement(dim: int) -> float:
+    """Nats by which the ELBO of a settled fit may still move.
+
+    KL(q || p) falls by what the ELBO gains. A Gaussian whose sds are all wrong by a share e is
+    about e^2 nats per parameter from the right one; one nat in all is little for any model.
+    """
+    return max(1.0, TOLERANCE**2 * dim)
 
 
-def _most_noise(dim: int) -> float:
-    """Nats of noise beyond which a trace says nothing about the change that is left."""
-    return 5 + 0.1 * dim
+def is_affordable(model: MarginalModel, data: Data) -> bool:
+    """Whether the ELBO can be evaluated a few hundred times."""
+    return model.marginal_is_exact and evaluation_size(model, data) <= LARGEST_EVALUATION
 
 
-def _change(trace: Info) -> tuple[float, float]:
-    """Rise of the noisy ELBO from the third to the last quarter of a stage, and its noise."""
-    elbo = np.asarray(trace.log_target) - np.asarray(trace.log_q)
-    third, quarter = np.array_split(elbo, 4)[2:]
-    return float(quarter.mean() - third.mean()), float(np.hypot(_se(third), _se(quarter)))
+def _paired_change(
+    key: Key,
+    before: Variational,
+    after: Variational,
+    model: MarginalModel,
+    data: Data,
+    batch: int | None,
+    limit: float,
+) -> tuple[float, Bounds]:
+    """Difference of two ELBOs by the same noise, which is most of what they have in common."""
+    most = MOST_PAIRS if model.integration_is_cheap else MOST_COSTLY_PAIRS
+    pairs = np.zeros(0)
+    while True:
+        key_now = jax.random.fold_in(key, pairs.size)
+        number = 2 * max(LEAST_PAIRS, 3 * pairs.size)
+        ratios = [
+            evaluate(key_now, q, model, data, draws=number, batch=batch).log_ratio
+            for q in (after, before)
+        ]
+        with np.errstate(invalid="ignore"):
+            pairs = np.concatenate([pairs, (ratios[0] - ratios[1]).reshape(2, -1).mean(axis=0)])
+        if not np.isfinite(pairs).all():
+            return np.nan, Bounds(np.inf, 0.0, np.inf)
+        found = Bounds.of(pairs[:, None])
+        if found.upper <= limit or found.lower > limit or 4 * pairs.size > most:
+            return float(pairs.mean()), found
 
 
-def _se(values: np.ndarray) -> float:
-    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
+def _traced_change(before: np.ndarray, after: np.ndarray) -> tuple[float, Bounds]:
+    """Difference of the noisy ELBO over as many steps before and after."""
+    before = before[-len(after) :]
+    change = float(after.mean() - before.mean())
+    error = np.hypot(*(np.std(x, ddof=1) / np.sqrt(len(x)) for x in (before, after)))
+    return change, Bounds.around(np.asarray(change), error, len(after) - 1)
+
+
+def _noisy_elbo(trace: Info | None) -> np.ndarray:
+    trace = cast(Info, trace)
+    return np.asarray(trace.log_target) - np.asarray(trace.log_q)

@@ -13,34 +13,35 @@ from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.model import LatentModel
 from nghvi._core.step_rules import ScaleState
-from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
-from nghvi.recipes.run import Judge, Traces
-from nghvi.recipes.verdict import TOLERANCE, Verdict, judge
+from nghvi.recipes.run import Ended, Judge
+from nghvi.recipes.verdict import Cause, Verdict, judge
+
+LOOKS_AT = (3, 9, 27, 81, 243)
+"""Numbers of estimates after which to see whether they suffice; as many as the verdict's LOOKS."""
 
 
-def judge_by_fresh_draws(algorithm: HybridVI, remedy: str, chunk: int, most: int) -> Judge:
-    """Judge by at most ``most`` estimates, fewer where their noise is small enough.
+def judge_by_fresh_draws(algorithm: HybridVI, cause: Cause, chunk: int, most: int) -> Judge:
+    """Judge by at most ``most`` estimates, fewer where these leave no doubt.
 
-    The step rule of ``algorithm`` is one of those with a switch (:class:`ScaleState`).
+    ``cause``: why an error would be left. The step rule of ``algorithm`` is one of those with a
+    switch (:class:`ScaleState`).
     """
 
-    def decide(key: Key, model: LatentModel, data: Data, q: Variational, traces: Traces) -> Verdict:
+    def decide(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
+        q = done[-1].fit.q
         estimates = fit(key, algorithm, model, data, q, num_steps=0, chunk=chunk)
         silent = ScaleState(jnp.zeros((), jnp.int32), jnp.zeros(()))
         estimates = estimates._replace(state=estimates.state._replace(rule=silent))
-        number = 1
-        while number < most:
-            number = min(3 * number, most)
+        for number in LOOKS_AT:
             estimates = fit(
                 key, algorithm, model, data, q, num_steps=number, chunk=chunk, resume=estimates
             )
             trace = cast(Info, estimates.trace)
             mean, scale = np.asarray(trace.remaining.mean), np.asarray(trace.remaining.scale)
-            spread = max(mean.std(axis=0).max(), scale.std(axis=0).max())
-            # A spread of three values says little: hence two fewer degrees.
-            if not spread / np.sqrt(number - 2) > TOLERANCE / 5:
+            verdict = judge(mean, scale, cause=cause, bad_draws=int(trace.bad_draws.sum()))
+            if verdict.cause is not Cause.NOISE or 3 * number > most:
                 break
-        return judge(mean, scale, remedy=remedy, bad_draws=int(trace.bad_draws.sum()))
+        return verdict
 
     return decide

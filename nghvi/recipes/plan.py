@@ -31,6 +31,8 @@ class Plan(NamedTuple):
     start_scale: float
     batch: int
     costly: bool
+    network: bool
+    """Whether the posterior has many modes."""
 
     def recipe(self, key: Key, model: LatentModel, data: Data) -> Recipe:
         """The recipe for this model."""
@@ -64,4 +66,13 @@ class Plan(NamedTuple):
             score = score if self.latents == "integrate" else Sampled()
         starts = None if isinstance(self.n_starts, str) else self.n_starts
         number = RANK if number is None else number
-        return deep_recipe(model, data, score, number, self.steps, starts)
+        return deep_recipe(
+            model,
+            data,
+            score,
+            number,
+            self.steps,
+            starts,
+            network=self.network,
+            batch=self.batch,
+        )

@@ -14,7 +14,7 @@ from nghvi._core.model import LatentModel
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 from nghvi.recipes.interrupt import Interrupt
-from nghvi.recipes.verdict import Verdict
+from nghvi.recipes.verdict import Cause, Status, Verdict
 
 
 class Ended(NamedTuple):
@@ -27,7 +27,8 @@ class Ended(NamedTuple):
 Begin = Callable[[Key, LatentModel, Data, tuple[Ended, ...]], Variational]
 Stop = Callable[[int, Info], bool]
 Traces = tuple[tuple[str, Info], ...]
-Judge = Callable[[Key, LatentModel, Data, Variational, Traces], Verdict]
+Judge = Callable[[Key, LatentModel, Data, tuple[Ended, ...]], Verdict]
+"""Of the stages that have ended; the result is what the last one left."""
 Progress = Callable[[str, int, int, Info], None]
 
 
@@ -43,8 +44,12 @@ class Stage(NamedTuple):
     average_last: int = 0
     stop: Stop = lambda step, trace: False
     """Read after every chunk; True means the stage has reached what it is for."""
-    needed: Callable[[Traces], bool] = lambda traces: True
+    needed: Callable[[Key, LatentModel, Data, tuple[Ended, ...]], bool] = (
+        lambda key, model, data, done: True
+    )
     """Whether to run it at all, after the stages before it."""
+    continues: bool = False
+    """Whether it goes on with the steps of the stage before, as if the two were one."""
     anchored: bool = False
     """Whether mini-batches are made to resemble all the data near the start of the stage."""
 
@@ -95,15 +100,21 @@ def run(
     """Run all stages; Ctrl-C ends the run after the current chunk with a usable result."""
     begun = time.perf_counter()
     at = resume or Position(0, None, ())
-    done = at.done
+    done, judge_key = at.done, jax.random.fold_in(key, len(recipe.stages))
     with Interrupt() as interrupt:
         for index in range(at.stage, len(recipe.stages)):
-            stage, stage_key = recipe.stages[index], jax.random.fold_in(key, index)
-            if not stage.needed(_traces(done)):
+            stage = recipe.stages[index]
+            if not stage.needed(judge_key, model, data, done):
                 continue
+            stage_key = jax.random.fold_in(key, index - stage.continues)
             current = at.current if index == at.stage else None
-            begin, seen = _begin(stage, stage_key, model, data, done, current)
-            watch = _watch(stage, progress, interrupt)
+            if stage.continues and current is None:
+                current = _continued(done[-1].fit)
+            before = done[:-1] if stage.continues else done
+            begin, seen = _begin(stage, stage_key, model, data, before, current)
+            following = recipe.stages[index + 1 : index + 2]
+            total = next((s.num_steps for s in following if s.continues), stage.num_steps)
+            watch = _watch(stage.name, total, stage.stop, progress, interrupt)
 
             def keep_stage(current: Fit, index: int = index, done: tuple = done) -> None:
                 keep(Position(index, current, done), False)
@@ -124,19 +135,15 @@ def run(
                     resume=current,
                 )
             if interrupt.agreed():
-                verdict = Verdict(
-                    False,
-                    f"Interrupted: stage '{stage.name}' stopped at step {current.step} of at most "
-                    f"{stage.num_steps}; resume to finish.",
-                )
+                facts = {"stage": stage.name, "step": current.step, "steps": total}
+                verdict = Verdict(Status.INTERRUPTED, Cause.USER, facts, resumable=True)
                 ended = (*done, Ended(stage.name, current))
                 position = Position(index, current, done)
                 keep(position, True)
                 return _result(recipe.finish(current.state.q), verdict, ended, begun, position)
             done = (*done, Ended(stage.name, current))
     q = done[-1].fit.q
-    judge_key = jax.random.fold_in(key, len(recipe.stages))
-    verdict = recipe.judge(judge_key, model, data, q, _traces(done))
+    verdict = recipe.judge(judge_key, model, data, done)
     return _result(recipe.finish(q), verdict, done, begun, None)
 
 
@@ -164,13 +171,21 @@ def _begin(
     return begin, data
 
 
-def _watch(stage: Stage, progress: Progress | None, interrupt: Interrupt) -> Monitor:
+def _continued(ended: Fit) -> Fit:
+    """A stage that has ended as the beginning of the next one, with a window of its own."""
+    empty = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype)), ended.tail)
+    return ended._replace(tail=empty, tail_count=jax.device_put(np.zeros((), int)), trace=None)
+
+
+def _watch(
+    name: str, total: int, stop: Stop, progress: Progress | None, interrupt: Interrupt
+) -> Monitor:
     """Monitor of one stage: reports progress, asks for Ctrl-C and the stop rule."""
 
     def watch(step: int, trace: Info) -> bool:
         if progress is not None:
-            progress(stage.name, step, stage.num_steps, trace)
-        return interrupt.agreed() or stage.stop(step, trace)
+            progress(name, step, total, trace)
+        return interrupt.agreed() or stop(step, trace)
 
     return watch
 

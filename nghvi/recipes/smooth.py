@@ -23,17 +23,13 @@ from nghvi.recipes.fresh import judge_by_fresh_draws
 from nghvi.recipes.project import project
 from nghvi.recipes.run import Ended, Recipe, Stage, Stop, carry_on
 from nghvi.recipes.start import laplace_start
-from nghvi.recipes.verdict import TOLERANCE
+from nghvi.recipes.verdict import TOLERANCE, Cause
 from nghvi.variational.cholesky import CholeskyGaussian
 
 CHUNK = 5
 HOLD = 3
 APPROACH = 200
-MOST_ESTIMATES = 100
-REMEDY = (
-    "the posterior may have several modes or a flat direction: simplify the random effects, use "
-    "a tighter prior, or check for collinear columns"
-)
+MOST_ESTIMATES = 243
 
 
 def smooth_recipe(
@@ -67,7 +63,7 @@ def smooth_recipe(
         stop = stop_rule(0, 2 * CHUNK, 0.03)
         stages.append(Stage("sampled latents", carry_on, algorithm, 400, CHUNK, 0, stop))
     recipe = Recipe(
-        "smooth", tuple(stages), judge_by_fresh_draws(algorithm, REMEDY, chunk, MOST_ESTIMATES)
+        "smooth", tuple(stages), judge_by_fresh_draws(algorithm, Cause.SHAPE, chunk, MOST_ESTIMATES)
     )
     if rank is None:
         return recipe

@@ -1,71 +1,378 @@
-"""Has it converged? Answered in posterior standard deviations, with a sentence.
+"""How a fit ended: a status, its cause and the numbers behind it, and every sentence about them.
 
 The optimum of the ELBO is where the gradient vanishes. A natural gradient step translates what
 is left of it into a displacement of each mean (in posterior sds) and a relative change of each
-sd. Those are estimated from fresh draws at the final q; a fit has converged when no estimate
-exceeds the tolerance by more than two standard errors, and none is lost in its noise.
+sd, estimated from fresh draws at the final q. With averages ``e`` over n independent estimates,
+their standard errors ``s`` and a quantile ``t`` of Student's distribution a fit is ::
+
+    converged   if  max(|e| + t s) <= tolerance
+    not         if  max(|e| - t s) >  tolerance
+    unknown     otherwise: more draws, and "too noisy to tell" where there are no more
+
+``t`` is chosen so that a fit with a coordinate beyond the tolerance is called converged with
+probability 0.01 at most, however often it is looked at. Other code asks the status and the
+cause; the sentences are for people and stand in this module only.
 """
 
-from typing import NamedTuple
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
+
+from nghvi.recipes.importance import RELIABLE
 
 TOLERANCE = 0.05
-TOO_NOISY = 5 * TOLERANCE
-"""Standard error of a remaining error beyond which it says nothing."""
+"""Of means in posterior sds, of sds relative to themselves."""
+FALSE_ALARM, LOOKS = 0.01, 5
+"""Probability of calling converged what is not, over at most so many looks at more draws."""
+GOOD = 0.5
+"""Pareto shape up to which importance weights have a finite variance."""
+
+
+class Status(enum.StrEnum):
+    """How a fit ended. Good ends are CONVERGED and SETTLED."""
+
+    CONVERGED = "converged"
+    SETTLED = "settled"
+    NOT_CONVERGED = "not_converged"
+    NOT_SETTLED = "not_settled"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+    @property
+    def heading(self) -> str:
+        """As a sentence begins."""
+        return self.value.replace("_", " ").capitalize()
+
+
+class Cause(enum.StrEnum):
+    """Why it ended so."""
+
+    OPTIMUM = "optimum"
+    ONE_OF_MANY_MODES = "one_of_many_modes"
+    FEW_FACTORS = "few_factors"
+    LEAST_SQUARES = "least_squares"
+    SHAPE = "shape"
+    STEPS = "steps"
+    STEP_LENGTH = "step_length"
+    STOPPING_RULE = "stopping_rule"
+    EFFECTS = "effects"
+    NOISE = "noise"
+    RISING = "rising"
+    USER = "user"
+    GRADIENT = "gradient"
+    DENSITY = "density"
+    REJECTED_STEPS = "rejected_steps"
+    CONSTANT_FEATURES = "constant_features"
+    EARLIER_VERSION = "earlier_version"
+
+
+Facts = dict[str, Any]
+"""Numbers by name, and the name of a stage."""
 
 
 class Verdict(NamedTuple):
-    """A judgement a person can read and a program can branch on."""
+    """A judgement that a program can branch on and a person can read."""
 
-    converged: bool
-    sentence: str
-    mean_error: float = float("nan")
-    """Largest displacement of a mean that is left, in posterior sds."""
-    scale_error: float = float("nan")
-    """Largest relative change of an sd that is left."""
+    status: Status
+    cause: Cause
+    facts: Facts = {}
+    """The numbers behind it, by name."""
+    resumable: bool = False
+    """Whether the run can go on from where it stopped."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether the result can be used."""
+        return self.status in (Status.CONVERGED, Status.SETTLED)
+
+    @property
+    def mean_error(self) -> float:
+        """Largest displacement of a mean that is left, in posterior sds."""
+        return float(self.facts.get("mean_error", np.nan))
+
+    @property
+    def scale_error(self) -> float:
+        """Largest relative change of an sd that is left."""
+        return float(self.facts.get("scale_error", np.nan))
+
+    @property
+    def explanation(self) -> str:
+        """What happened, as a sentence."""
+        said = OUTCOMES[self.status, self.cause].explain(self.facts)
+        return f"{said[:1].upper()}{said[1:]}."
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What to do about it, the best first; nothing after a good end."""
+        usual = OUTCOMES[self.status, self.cause].remedies
+        return (RESUME, *usual[1:]) if self.resumable else usual
+
+    @property
+    def sentence(self) -> str:
+        """Status, explanation and the first remedy."""
+        said = OUTCOMES[self.status, self.cause].explain(self.facts)
+        return " ".join([f"{self.status.heading}: {said}.", *self.remedies[:1]])
 
     def __str__(self) -> str:
         return self.sentence
 
 
 def judge(
-    mean_errors: np.ndarray,
-    scale_errors: np.ndarray,
-    *,
-    remedy: str,
-    bad_draws: int = 0,
-    tolerance: float = TOLERANCE,
+    mean_errors: np.ndarray, scale_errors: np.ndarray, *, cause: Cause, bad_draws: int = 0
 ) -> Verdict:
-    """From remaining errors of shape (independent estimates, coordinates)."""
-    mean, mean_excess, mean_noise = _largest(mean_errors)
-    scale, scale_excess, scale_noise = _largest(scale_errors)
-    if not (np.isfinite(mean) and np.isfinite(scale)):
-        return Verdict(
-            False,
-            f"Not converged: the gradient is not finite at the result; {remedy}.",
-            mean,
-            scale,
+    """From remaining errors of shape (independent estimates, coordinates).
+
+    ``cause``: why an error would be left where one is.
+    """
+    mean, scale = Bounds.of(mean_errors), Bounds.of(scale_errors)
+    facts = {
+        "mean_error": mean.estimate,
+        "mean_bound": mean.upper,
+        "scale_error": scale.estimate,
+        "scale_bound": scale.upper,
+        "bad_draws": bad_draws,
+    }
+    if not np.isfinite([mean.estimate, scale.estimate]).all():
+        return Verdict(Status.FAILED, Cause.GRADIENT, facts)
+    if max(mean.upper, scale.upper) <= TOLERANCE:
+        return Verdict(Status.CONVERGED, Cause.OPTIMUM, facts)
+    told = max(mean.lower, scale.lower) > TOLERANCE
+    return Verdict(Status.NOT_CONVERGED, cause if told else Cause.NOISE, facts)
+
+
+class Bounds(NamedTuple):
+    """The largest absolute value over coordinates, and between which bounds it lies."""
+
+    estimate: float
+    lower: float
+    upper: float
+
+    @staticmethod
+    def of(estimates: np.ndarray) -> "Bounds":
+        """From independent estimates, one per row."""
+        if len(estimates) < 2:
+            return Bounds(float(np.abs(estimates).max()), 0.0, np.inf)
+        error = estimates.std(axis=0, ddof=1) / np.sqrt(len(estimates))
+        return Bounds.around(estimates.mean(axis=0), error, len(estimates) - 1)
+
+    @staticmethod
+    def around(average: np.ndarray, error: np.ndarray, degrees: int) -> "Bounds":
+        """From averages, their standard errors and the degrees of freedom of these."""
+        average, margin = np.abs(average), error * stdtrit(degrees, 1 - FALSE_ALARM / LOOKS)
+        return Bounds(*(float(np.max(x)) for x in (average, average - margin, average + margin)))
+
+
+def about_draws(k_hat: float, corrected: bool, effective: float, network: bool) -> str:
+    """What stands beside a verdict: what the draws are, and what k-hat means where it is large.
+
+    A network's many modes always show as a large k-hat: said of other models only.
+    """
+    misses = np.isfinite(k_hat) and k_hat > RELIABLE
+    if corrected:
+        weights = f"importance weights towards the exact posterior ({effective:.0f} effective)."
+        if not misses:
+            return f"Draws are corrected by {weights}"
+        return (
+            f"k-hat is {k_hat:.2f}: the Gaussian alone misses part of the posterior, which does no "
+            f"harm here, as draws are corrected by {weights}"
         )
-    left = (
-        f"means within {_shown(mean)} posterior sd of the optimum, "
-        f"sds within {_shown(100 * scale)} %"
+    if network or not misses:
+        return ""
+    return (
+        f"But k-hat is {k_hat:.2f}: the Gaussian misses part of the posterior and its draws are "
+        "not corrected. Means are close; treat sds, tails and the log evidence with care. Leave "
+        "rank, method and importance at their defaults if they were set, or use simpler effects "
+        "or a tighter prior."
     )
-    if max(mean_excess, scale_excess) > tolerance or max(mean_noise, scale_noise) > TOO_NOISY:
-        return Verdict(False, f"Not converged: {left}; {remedy}.", mean, scale)
-    if bad_draws:
-        left += f" ({bad_draws} draws with a non-finite density were left out)"
-    return Verdict(True, f"Converged: {left}.", mean, scale)
 
 
-def _largest(errors: np.ndarray) -> tuple[float, float, float]:
-    """Largest absolute average, the largest part of it beyond noise, and the largest noise."""
-    average = np.abs(errors.mean(axis=0))
-    noise = np.zeros_like(average)
-    if len(errors) > 1:
-        noise = errors.std(axis=0, ddof=1) / np.sqrt(len(errors))
-    return float(average.max()), float(np.max(average - 2 * noise)), float(noise.max())
+def k_hat_meaning(k_hat: float, corrected: bool, network: bool) -> str:
+    """What k-hat of the Gaussian family says, and what was done about it."""
+    if np.isnan(k_hat):
+        return "k-hat was not computed: the density of the parameters is not known exactly."
+    if k_hat <= GOOD:
+        found = "the Gaussian family describes the posterior well"
+    elif k_hat <= RELIABLE:
+        found = "the Gaussian family misses details of the posterior, means and sds are close"
+    else:
+        found = "the Gaussian family misses part of the posterior"
+    if corrected:
+        remedy = "; draws are corrected by importance weights, so results do not depend on it"
+    elif k_hat <= RELIABLE:
+        remedy = ""
+    elif network:
+        remedy = "; with the many modes of a network that is always so: judge it by its predictions"
+    else:
+        remedy = "; treat sds and tails with care, and compare with a simpler model"
+    return f"k-hat is {k_hat:.2f}: {found}{remedy}."
+
+
+class Outcome(NamedTuple):
+    """The words for a status and a cause."""
+
+    explain: Callable[[Facts], str]
+    """What happened, from the facts, without a full stop."""
+    remedies: tuple[str, ...] = ()
+
+
+RESUME = "Call resume() on the fitted model: it goes on where it stopped."
+AUTO = 'Use method="auto", which stops when it has arrived.'
+MORE_STEPS = "Take more steps (steps=), or leave steps out: then they go on until it has settled."
+SIMPLER = "Leave out effects or inputs that the data do not determine, or use a tighter prior."
+SCALES = "Look for outliers and for inputs on wildly different scales (standardize=True helps)."
+COLLINEAR = "Look for columns that are nearly the same."
+SMALLER = "Use a smaller network, and look for outliers and inputs that are not standardised."
+ANEW = "Fit again with this version."
 
 
 def _shown(value: float) -> str:
-    return f"{value:.2g}" if value >= 0.01 else "0.01"
+    """At least 0.01 and never rounded down past what it bounds."""
+    if not np.isfinite(value):
+        return "any number of"
+    return f"{max(value, 0.01):.2g}"
+
+
+def _within(facts: Facts) -> str:
+    mean, scale = _shown(facts["mean_bound"]), _shown(100 * facts["scale_bound"])
+    left_out = int(facts["bad_draws"])
+    bad = f" ({left_out} draws with a non-finite density were left out)" if left_out else ""
+    return f"means within {mean} posterior sd of the optimum, sds within {scale} %{bad}"
+
+
+def _away(facts: Facts) -> str:
+    mean, scale = _shown(facts["mean_error"]), _shown(100 * facts["scale_error"])
+    return f"means are up to {mean} posterior sd from the optimum, sds up to {scale} %"
+
+
+def _hidden(facts: Facts) -> str:
+    return (
+        "too noisy to tell; all that fresh draws show is "
+        f"{_within(facts)}, where {TOLERANCE:g} and {100 * TOLERANCE:g} % count as converged"
+    )
+
+
+def _moved(facts: Facts) -> str:
+    return (
+        f"the ELBO moved by {facts['change']:.1f} nats in the last {int(facts['steps'])} "
+        f"steps (by {facts['bound']:.1f} at most; up to {facts['limit']:.1f} count "
+        "as settled)"
+    )
+
+
+OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
+    (Status.CONVERGED, Cause.OPTIMUM): Outcome(_within),
+    (Status.SETTLED, Cause.ONE_OF_MANY_MODES): Outcome(
+        lambda facts: (
+            f"{_moved(facts)}. A network's posterior has many modes; this is the best of "
+            f"{int(facts['starts'])} starts"
+        )
+    ),
+    (Status.SETTLED, Cause.FEW_FACTORS): Outcome(
+        lambda facts: (
+            f"{_moved(facts)}. The Gaussian has {int(facts['rank'])} factors: sds of strongly "
+            "correlated coefficients may be too small"
+        )
+    ),
+    (Status.SETTLED, Cause.LEAST_SQUARES): Outcome(
+        lambda facts: (
+            f"least squares found a minimum in {int(facts['evaluations'])} evaluations. It is a "
+            "point, without uncertainty; there may be others"
+        )
+    ),
+    (Status.NOT_CONVERGED, Cause.SHAPE): Outcome(
+        lambda facts: f"{_away(facts)}: there may be several modes or a flat direction",
+        (
+            "Simplify the random effects, use a tighter prior, or check for collinear columns.",
+            SCALES,
+            SIMPLER,
+        ),
+    ),
+    (Status.NOT_CONVERGED, Cause.STEPS): Outcome(
+        _away, ('Take more steps or use method="auto".', SCALES)
+    ),
+    (Status.NOT_CONVERGED, Cause.STEP_LENGTH): Outcome(
+        lambda facts: f"{_away(facts)}; steps of a constant length never arrive",
+        ('Use method="davi" (legacy=False) or method="auto".',),
+    ),
+    (Status.NOT_CONVERGED, Cause.STOPPING_RULE): Outcome(
+        lambda facts: f"{_away(facts)}; the stopping rule ended the run",
+        ("A larger patience goes on.", AUTO),
+    ),
+    (Status.NOT_CONVERGED, Cause.EFFECTS): Outcome(
+        lambda facts: (
+            f"effects given the parameters are {facts['effects_error']:.2g} sd from their optimum"
+        ),
+        ('Take more steps or use method="auto".',),
+    ),
+    (Status.NOT_CONVERGED, Cause.NOISE): Outcome(
+        _hidden,
+        (
+            'Integrate effects that were drawn (latents="integrate"); use method="auto" and a '
+            "larger rank where others were chosen.",
+            "Simplify what the data hardly determine: posteriors far from a Gaussian are noisy.",
+            COLLINEAR,
+        ),
+    ),
+    (Status.NOT_SETTLED, Cause.RISING): Outcome(_moved, (MORE_STEPS, SMALLER)),
+    (Status.NOT_SETTLED, Cause.NOISE): Outcome(
+        lambda facts: f"too noisy to tell; {_moved(facts)}",
+        (
+            "Take more steps (steps=) or more groups per step (batch_groups=).",
+            SMALLER,
+        ),
+    ),
+    (Status.NOT_SETTLED, Cause.STEPS): Outcome(
+        lambda facts: (
+            f"{int(facts['steps'])} steps of the last stage are too few to tell whether the ELBO "
+            f"still rises; steps={int(facts['enough'])} is the least"
+        ),
+        (MORE_STEPS,),
+    ),
+    (Status.NOT_SETTLED, Cause.LEAST_SQUARES): Outcome(
+        lambda facts: (
+            f"least squares had found no minimum after {int(facts['evaluations'])} evaluations"
+        ),
+        ("Allow more of them (steps=), or leave steps out.", SMALLER),
+    ),
+    (Status.INTERRUPTED, Cause.USER): Outcome(
+        lambda facts: (
+            f"stage '{facts['stage']}' stopped at step {int(facts['step'])} of at most "
+            f"{int(facts['steps'])}; the result so far is kept"
+        ),
+        ("Fit again and let it finish: this method cannot go on from where it stopped.",),
+    ),
+    (Status.FAILED, Cause.GRADIENT): Outcome(
+        lambda facts: "the gradient is not finite at the result", (SCALES, SIMPLER, AUTO)
+    ),
+    (Status.FAILED, Cause.DENSITY): Outcome(
+        lambda facts: (
+            f"the log density is not finite at {int(facts['lost'])} of {int(facts['draws'])} draws "
+            "of the result"
+        ),
+        ("Standardise the inputs, use a tighter prior, or a simpler model.", SCALES),
+    ),
+    (Status.FAILED, Cause.REJECTED_STEPS): Outcome(
+        lambda facts: (
+            f"{int(facts['rejected'])} steps led to numbers that are not finite and were not "
+            "taken; the result is the last good state"
+        ),
+        ("Standardise the inputs, look for outliers, or use fewer layers.", SIMPLER),
+    ),
+    (Status.FAILED, Cause.CONSTANT_FEATURES): Outcome(
+        lambda facts: (
+            "all features of the network are constant (it is dead), so only the intercept was "
+            "fitted"
+        ),
+        ("Try another random_state, more n_starts or activation='silu'.",),
+    ),
+    **{
+        (status, Cause.EARLIER_VERSION): Outcome(
+            lambda facts: "as an earlier version of nghvi judged it, by its own rules", (ANEW,)
+        )
+        for status in Status
+    },
+}
+"""Every way in which a fit can end."""

@@ -115,8 +115,9 @@ def optimisation(subject: Subject) -> Html:
         ("Steps", f"{estimator.n_iter_:,}"),
         ("Time", f"{estimator.seconds_:.1f} s"),
         ("ELBO", words.number(estimator.elbo_, 0.1)),
-        ("Log evidence", words.number(estimator.log_evidence_, 0.1)),
     ]
+    if words.is_linear(estimator):  # that of a network belongs to one mode and means nothing
+        pairs.append(("Log evidence", words.number(estimator.log_evidence_, 0.1)))
     known = [pair for pair in pairs if pair[1] != "-"]
     content: list[object] = [facts(known), paragraph(estimator.k_hat_meaning_)]
     if estimator.trace_.empty:

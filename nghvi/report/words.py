@@ -9,26 +9,7 @@ from nghvi import scores
 from nghvi.estimators.checks import NEW, ORIGIN, PARTLY
 from nghvi.networks import Identity
 from nghvi.recipes.importance import RELIABLE
-
-REMEDIES = {
-    "Interrupted": ("Call resume() on the fitted model: it goes on where it stopped.",),
-    "Not settled": (
-        "Fit again with more steps (steps=), or leave steps out: then it goes on until the ELBO "
-        "rises no more.",
-        "If that does not help: standardise the inputs, look for outliers, use a smaller network.",
-    ),
-    "Not converged": (
-        'Use method="auto" if another one was chosen; otherwise take more steps (steps=).',
-        "Look for outliers and for inputs on wildly different scales (standardize=True helps).",
-        "Leave out effects or inputs that the data do not determine: few rows or groups, columns "
-        "that are nearly the same.",
-    ),
-    "Failed": (
-        "Standardise the inputs (standardize=True) and look for outliers.",
-        "Use a simpler model: fewer layers, fewer effects, tighter priors.",
-    ),
-}
-"""What to do, by how the verdict begins."""
+from nghvi.recipes.verdict import about_draws
 
 
 class Judgement(NamedTuple):
@@ -43,20 +24,24 @@ class Judgement(NamedTuple):
 
 
 def judgement(estimator: Any) -> Judgement:
-    """From the verdict's sentence, whose beginning says what happened."""
-    heading, _, rest = estimator.verdict_.partition(": ")
-    rest = rest[:1].upper() + rest[1:]
-    if not estimator.converged_:
+    """The panel that opens the report."""
+    inference = estimator.posterior_.inference
+    verdict, linear = inference.verdict, is_linear(estimator)
+    heading = verdict.status.heading
+    if not verdict.converged:
         use = "Do not use the numbers below before this is repaired: they are provisional."
-        advice = REMEDIES.get(heading, REMEDIES["Not converged"])
-        return Judgement("bad", heading, rest, use, advice)
-    pool, k_hat = estimator.posterior_.inference.pool, estimator.k_hat_
-    if is_linear(estimator) and k_hat > RELIABLE and not pool.corrected:
-        return Judgement("care", f"{heading}, with care", rest, estimator.k_hat_meaning_)
-    if not is_linear(estimator):
+        return Judgement("bad", heading, verdict.explanation, use, verdict.remedies)
+    beside = about_draws(
+        estimator.k_hat_, inference.pool.corrected, inference.pool.effective, not linear
+    )
+    said = f"{verdict.explanation} {beside}".strip()
+    if linear and estimator.k_hat_ > RELIABLE and not inference.pool.corrected:
+        use = "Means can be used; sds and tails are approximate."
+        return Judgement("care", f"{heading}, with care", said, use)
+    if not linear:
         use = "Other networks may fit as well: judge this one by its predictions."
-        return Judgement("good", heading, rest, use)
-    return Judgement("good", heading, rest, "The results below can be used.")
+        return Judgement("good", heading, said, use)
+    return Judgement("good", heading, said, "The results below can be used.")
 
 
 def is_linear(estimator: Any) -> bool:

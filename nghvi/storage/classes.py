@@ -6,6 +6,8 @@ file decides what code runs.
 """
 
 import dataclasses
+import enum
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -31,7 +33,7 @@ from nghvi.posterior.scaling import Scaling
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Ended, Position, Run
-from nghvi.recipes.verdict import Verdict
+from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.responses import RESPONSES
 from nghvi.storage.errors import StorageError
 from nghvi.variational import FAMILIES
@@ -43,6 +45,26 @@ LEFT_OUT: dict[type, dict[str, Any]] = {
     Run: {"traces": ()},
 }
 """Fields that are not saved, with the value that they are given instead."""
+
+
+def _verdict_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
+    """A verdict was a sentence once, whose beginning said what had happened."""
+    if "sentence" not in fields:
+        return fields
+    beginning = fields["sentence"].partition(":")[0].partition(" as far")[0]
+    known = {status.heading: status for status in Status}
+    usual = Status.CONVERGED if fields["converged"] else Status.NOT_CONVERGED
+    status = known.get(beginning, usual)
+    numbers = {name: fields[name] for name in ("mean_error", "scale_error")}
+    resumable = status is Status.INTERRUPTED and "resume" in fields["sentence"]
+    made = Verdict(status, Cause.EARLIER_VERSION, numbers, resumable)
+    return made._asdict()
+
+
+UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    Verdict: _verdict_of_earlier_versions,
+}
+"""From the fields of an instance as an earlier version saved it to those of today."""
 
 _CLASSES: dict[str, type] = {}
 
@@ -86,6 +108,8 @@ def field_names(cls: type) -> tuple[str, ...]:
     """Names of everything an instance consists of."""
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return cls._fields
+    if issubclass(cls, enum.Enum):
+        return ("value",)
     if issubclass(cls, eqx.Module) or (
         dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     ):
@@ -107,6 +131,8 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 def instance(cls: type, fields: dict[str, Any]) -> Any:
     """The instance with these fields, its constructor not called."""
+    if cls in UPGRADES:
+        fields = UPGRADES[cls](fields)
     expected = set(field_names(cls))
     if fields.keys() != expected:
         differing = ", ".join(sorted(fields.keys() ^ expected))
@@ -114,7 +140,7 @@ def instance(cls: type, fields: dict[str, Any]) -> Any:
             f"{cls.__name__} has other fields here than in the file ({differing}): the file was "
             "made by another version of the class; load it with that one or fit again."
         )
-    if issubclass(cls, tuple):
+    if issubclass(cls, tuple | enum.Enum):
         return cls(**fields)
     made = object.__new__(cls)
     for name, value in fields.items():
@@ -127,7 +153,7 @@ def _origin(cls: type) -> str:
 
 
 for _class in (
-    *(MixedPosterior, Named, Scaling, Inference, Run, Verdict, Pool),
+    *(MixedPosterior, Named, Scaling, Inference, Run, Verdict, Status, Cause, Pool),
     *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
     *(MixedModel, Identity, Perceptron),
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState),
