@@ -15,10 +15,13 @@ from nghvi._core.model import LatentModel
 from nghvi._core.step_rules import ScaleState
 from nghvi._typing import Data, Key
 from nghvi.recipes.run import Ended, Judge
-from nghvi.recipes.verdict import Cause, Verdict, judge
+from nghvi.recipes.verdict import LOOKS, Cause, Verdict, judge
 
-LOOKS_AT = (3, 9, 27, 81, 243)
-"""Numbers of estimates after which to see whether they suffice; as many as the verdict's LOOKS."""
+LOOKS_AT = tuple(3**power for power in range(1, LOOKS + 1))
+"""Numbers of estimates after which to see whether they suffice."""
+INDEPENDENT = 81
+"""Estimates that are told apart. More are averaged one after the other: those of drawn latents,
+which remember the ones before, are independent only from batch to batch."""
 
 
 def judge_by_fresh_draws(algorithm: HybridVI, cause: Cause, chunk: int, most: int) -> Judge:
@@ -38,10 +41,15 @@ def judge_by_fresh_draws(algorithm: HybridVI, cause: Cause, chunk: int, most: in
                 key, algorithm, model, data, q, num_steps=number, chunk=chunk, resume=estimates
             )
             trace = cast(Info, estimates.trace)
-            mean, scale = np.asarray(trace.remaining.mean), np.asarray(trace.remaining.scale)
+            mean, scale = (_batched(np.asarray(each)) for each in trace.remaining)
             verdict = judge(mean, scale, cause=cause, bad_draws=int(trace.bad_draws.sum()))
             if verdict.cause is not Cause.NOISE or 3 * number > most:
                 break
         return verdict
 
     return decide
+
+
+def _batched(errors: np.ndarray) -> np.ndarray:
+    batches = min(len(errors), INDEPENDENT)
+    return errors.reshape(batches, -1, errors.shape[1]).mean(axis=1)

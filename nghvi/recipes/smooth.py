@@ -29,7 +29,8 @@ from nghvi.variational.cholesky import CholeskyGaussian
 CHUNK = 5
 HOLD = 3
 APPROACH = 200
-MOST_ESTIMATES = 243
+MOST_ESTIMATES, MOST_NOISY_ESTIMATES = 243, 2187
+"""To judge by; drawn latents are far noisier than integrals."""
 
 
 def smooth_recipe(
@@ -58,12 +59,17 @@ def smooth_recipe(
     else:
         algorithm = natural_gradient(score, robbins_monro(APPROACH), batch)
         stages.append(Stage("approach", _from_scratch, algorithm, APPROACH, CHUNK, 0, _near))
+    most = MOST_ESTIMATES
     if isinstance(score, Sampled):
-        algorithm = natural_gradient(score, robbins_monro(0), batch)
-        stop = stop_rule(0, 2 * CHUNK, 0.03)
-        stages.append(Stage("sampled latents", carry_on, algorithm, 400, CHUNK, 0, stop))
+        sampling = natural_gradient(score, robbins_monro(0), batch)
+        stop = stop_rule(0, 2 * CHUNK, 0.015)
+        stages.append(Stage("sampled latents", carry_on, sampling, 3000, CHUNK, 0, stop))
+        # The gradient is the same without the noise of drawn latents, where it can be had.
+        integrable = isinstance(model, MarginalModel) and model.marginal_is_exact
+        if not integrable or costly:
+            algorithm, most = sampling, MOST_NOISY_ESTIMATES
     recipe = Recipe(
-        "smooth", tuple(stages), judge_by_fresh_draws(algorithm, Cause.SHAPE, chunk, MOST_ESTIMATES)
+        "smooth", tuple(stages), judge_by_fresh_draws(algorithm, Cause.SHAPE, chunk, most)
     )
     if rank is None:
         return recipe

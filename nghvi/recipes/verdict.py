@@ -25,7 +25,7 @@ from nghvi.recipes.importance import RELIABLE
 
 TOLERANCE = 0.05
 """Of means in posterior sds, of sds relative to themselves."""
-FALSE_ALARM, LOOKS = 0.01, 5
+FALSE_ALARM, LOOKS = 0.01, 7
 """Probability of calling converged what is not, over at most so many looks at more draws."""
 GOOD = 0.5
 """Pareto shape up to which importance weights have a finite variance."""
