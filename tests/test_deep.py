@@ -28,6 +28,7 @@ from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import ACTIVATIONS, OwnTrunk, Perceptron, as_trunk
 from nghvi.priors import Priors
+from nghvi.recipes.verdict import Cause, Status
 from nghvi.responses import Gaussian, Probit, StudentT
 from nghvi.variational import Point
 
@@ -64,7 +65,11 @@ def test_a_network_follows_what_a_line_cannot(curve, deep):
 
 
 def test_a_network_is_judged_and_evaluated(deep):
-    assert deep.verdict_.startswith(("Settled", "Not settled"))
+    verdict = deep.posterior_.inference.verdict
+    facts = verdict.facts
+    assert (deep.status_ == "settled") == (facts["bound"] <= facts["limit"] == 1.0)
+    assert facts["steps"] == 56  # the last quarter of 225
+    assert verdict.cause in (Cause.ONE_OF_MANY_MODES, Cause.RISING, Cause.NOISE)
     assert np.isfinite([deep.elbo_, deep.log_evidence_]).all()
     assert np.isfinite(deep.summary().to_numpy()).all()
     assert set(deep.trace_["stage"]) == {"climb 1", "climb 2", "explore", "polish"}
@@ -79,7 +84,9 @@ def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(
 
     monkeypatch.setattr(base, "FitProgress", Interrupting)
     part = clone(deep).set_params(verbose=True).fit(*curve)
+    assert part.status_ == "interrupted"
     assert part.verdict_.startswith("Interrupted: stage 'climb 1'")
+    assert part.posterior_.inference.verdict.resumable
     assert np.isfinite(part.predict(curve[0])).all()
     part.save(tmp_path / "model")
     part = nghvi.load(tmp_path / "model").set_params(verbose=False).resume()
@@ -225,7 +232,7 @@ def test_a_step_to_nowhere_is_not_taken():
     model = Cliff(Perceptron(3, (2,)), Gaussian(), Priors(), (0,))
     done = infer(model, rows, smooth=False, steps=60, n_starts=1)
     assert np.isfinite(np.asarray(done.q.centre)).all()
-    assert np.isfinite(done.elbo) or done.verdict.sentence.startswith("Failed")
+    assert np.isfinite(done.elbo) or done.verdict.status is Status.FAILED
 
 
 def test_materialise_returns_its_argument_or_nan():
@@ -251,7 +258,7 @@ def test_a_dead_network_is_reported(curve):
     x, y = curve
     dead = (lambda key: jnp.full((2, 2), -1.0), lambda w, x: jnp.maximum(-1e3 - x**2 @ w.T**2, 0))
     fitted = nghvi.MixedRegressor("g", trunk=dead, steps=40, n_starts=1).fit(x, y)
-    assert "constant" in fitted.verdict_
+    assert fitted.posterior_.inference.verdict.cause is Cause.CONSTANT_FEATURES
     assert not fitted.converged_
     np.testing.assert_allclose(np.ptp(fitted.predict(x, which="zero")), 0, atol=1e-9)
 

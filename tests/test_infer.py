@@ -16,7 +16,7 @@ from nghvi.networks import Identity, Perceptron
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import pareto_shape
 from nghvi.recipes.project import project
-from nghvi.recipes.verdict import judge
+from nghvi.recipes.verdict import Status
 from nghvi.responses import Gaussian, Probit
 from nghvi.variational import CholeskyGaussian
 from tests.conftest import panel_frame
@@ -67,7 +67,7 @@ def test_published_rules_approach_the_optimum_and_are_judged(method):
     assert best.log_evidence - 15 < found.elbo <= best.log_evidence + 0.05
     few = infer(MODEL, ROWS, method=method, steps=20, rank=1, start=start)
     assert not few.converged
-    assert few.verdict.sentence.startswith("Not converged")
+    assert few.verdict.status is Status.NOT_CONVERGED
 
 
 @pytest.mark.parametrize(
@@ -143,16 +143,6 @@ def test_projection_keeps_the_diagonal_family_optimum():
     expected = 1 / jnp.diagonal(jnp.linalg.inv(q.covariance()))
     np.testing.assert_allclose(project(q, 0).scale ** 2, expected, rtol=1e-5)
     np.testing.assert_allclose(project(q, 3).covariance(), q.covariance(), atol=1e-3)
-
-
-def test_the_verdict_forgives_noise_but_not_error():
-    rng = np.random.default_rng(0)
-    noise = 0.2 * rng.normal(size=(10, 5))
-    assert judge(noise, noise, remedy="wait").converged
-    assert not judge(noise + 0.5, noise, remedy="wait").converged
-    assert "wait" in judge(noise + 0.5, noise, remedy="wait").sentence
-    assert not judge(noise * np.nan, noise, remedy="wait").converged
-    assert not judge(1e9 * (noise - noise.mean(axis=0)), noise, remedy="wait").converged
 
 
 def test_two_modes_are_not_passed_off_as_a_reliable_correction():

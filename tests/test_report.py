@@ -121,27 +121,6 @@ def test_an_unconverged_fit_opens_with_what_to_do(fitted_case, tmp_path):
     assert page.all("section")[0]["class"] == "verdict bad"
 
 
-@pytest.mark.parametrize(
-    ("verdict", "said"),
-    [
-        (
-            "Interrupted: stage 'climb' stopped at step 3 of at most 9; resume to finish.",
-            "resume()",
-        ),
-        ("Not settled: the ELBO still rose by 9 nats; take more steps (steps=).", "more steps"),
-        ("Failed: the log density is not finite.", "simpler model"),
-        ("Something else.", "outliers"),
-    ],
-)
-def test_every_bad_end_has_a_remedy(verdict, said):
-    class Stopped:
-        converged_, verdict_ = False, verdict
-
-    found = words.judgement(Stopped())
-    assert found.kind == "bad"
-    assert said in " ".join(found.advice)
-
-
 def test_names_are_escaped(panel, tmp_path):
     labels = [f"<{k}&'\"" for k in panel["g"]]
     X = pd.DataFrame({"gr\u00fcn<\u5e74>&": labels, NASTY: panel["a"], "b": panel["b"]})
