@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi.data.errors import warn
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
+from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts
 from nghvi.estimators.predictions import Predictions
 from nghvi.networks import Identity
