@@ -38,6 +38,7 @@ $(DOCS_READY): $(READY)
 
 bench: $(READY) $(BENCH_READY)
 	$(BIN)/python -m benchmarks.calibration
+	$(BIN)/python -m benchmarks.fuzz
 	$(BIN)/python -m benchmarks.paper_rules
 	$(BENCH)/bin/python -m benchmarks step-cost
 	$(BENCH)/bin/python -m benchmarks run

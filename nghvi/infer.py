@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from nghvi._core.batches import Batches
+from nghvi._core.errors import InputError
 from nghvi._core.evaluate import draw, evaluate, evaluation_size, log_targets
 from nghvi._core.hosts import on_host, together
 from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
@@ -123,9 +124,9 @@ def infer(
     on disk.
     """
     if latents not in ("auto", "integrate", "sample"):
-        raise ValueError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
+        raise InputError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
     if latents == "integrate" and not isinstance(model, MarginalModel):
-        raise ValueError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
+        raise InputError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
     key, whole = jax.random.key(seed), data
     mesh = mesh_of(devices)
     batched = batch_groups is not None or isinstance(data, StreamedRows)

@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._linalg import small
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, suggest
+from nghvi.data.frame import DataError, read_columns, suggest
 from nghvi.data.labels import encode_groups
-from nghvi.estimators.choices import check_counts
+from nghvi.estimators.choices import check_counts, check_level, check_seed
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import params_at
 from nghvi.posterior.predictive import Request, predictor_draws
@@ -51,18 +51,24 @@ def lek_profile(
     """Expected response along one input, all others held at a reference.
 
     ``groups``: labels of known groups; "population", the default, is the curve without effects.
-    ``reference``: values of other inputs; otherwise training medians (of the design's columns).
+    ``reference``: values of other inputs; otherwise training medians (of the design's columns). An
+    input that several columns of a formula read, as in ``ses * sector``, moves in all of them; the
+    other columns of the data are then at their median or commonest value.
     ``grid``: values of the input; otherwise ``n_grid`` between two of its training quantiles.
 
     Returns one row a group and grid value: ``group``, the input, ``mean``, ``lower``, ``upper``.
     """
     name = _input_name(estimator, variable)
-    _check_settings(n_grid, draws, level)
+    _check_settings(n_grid, draws, level, seed)
     values = _grid(estimator, name, grid, n_grid, quantiles)
     labels = [POPULATION] if groups is None else _listed(groups)
     codes = _profile_codes(estimator, labels)
-    inputs = np.tile(_reference_row(estimator, reference), (len(values), 1))
-    inputs[:, _column(estimator, name)] = _scaled(estimator, name, values)
+    if name in movable(estimator):
+        inputs = np.tile(_reference_row(estimator, reference), (len(values), 1))
+        inputs[:, _column(estimator, name)] = _scaled(estimator, name, values)
+    else:
+        frame = _raw_reference(estimator, reference, len(values)).assign(**{name: values})
+        inputs = estimator._scaled(frame, grouped=False)[1]
     drawn = np.empty((draws, len(labels), len(values)))
     for effects in (False, True):
         chosen = (codes >= 0) == effects
@@ -94,7 +100,7 @@ def partial_dependence(
     rows; otherwise one for all rows. ``grid`` and the result are as in :func:`lek_profile`.
     """
     name = _input_name(estimator, variable)
-    _check_settings(n_grid, draws, level)
+    _check_settings(n_grid, draws, level, seed)
     values = _grid(estimator, name, grid, n_grid, quantiles)
     request = estimator._request(X, "known", draws, seed)
     labels = [ALL] if groups is None else _listed(groups)
@@ -106,12 +112,19 @@ def partial_dependence(
     request = request._replace(x=request.x[used], codes=request.codes[used])
     share = member[used] / member.sum(axis=0)
 
-    scaled = _scaled(estimator, name, values)
+    def moved(value: float) -> np.ndarray:
+        """The rows with that value of the input."""
+        if name in movable(estimator):
+            x = request.x.copy()
+            x[:, _column(estimator, name)] = _scaled(estimator, name, value)
+            return x
+        frame = read_columns(X, estimator.formula_.inputs)[used].assign(**{name: value})
+        return estimator._scaled(frame, grouped=False)[1]
+
     pieces = int(np.ceil(draws * len(request.x) * len(values) / NUMBERS_AT_ONCE))
     averages = []
-    for piece in np.array_split(scaled, min(pieces, len(values))):
-        x = np.tile(request.x, (len(piece), 1))
-        x[:, _column(estimator, name)] = np.repeat(piece, len(request.x))
+    for piece in np.array_split(values, min(pieces, len(values))):
+        x = np.concatenate([moved(value) for value in piece])
         asked = request._replace(x=x, codes=np.tile(request.codes, len(piece)))
         means = _expected(estimator, asked).reshape(draws, len(piece), -1)
         averages.append(np.swapaxes(means @ share, 1, 2))
@@ -130,6 +143,7 @@ def variance_share(estimator: Any, X: Any = None, draws: int = 200, seed: int = 
     """
     check_is_fitted(estimator, "posterior_")
     check_counts(draws=draws)
+    check_seed(seed=seed)
     posterior = estimator.posterior_
     if not posterior.names.effects:
         raise DataError("the model has no effects: there is no variance between groups to share.")
@@ -181,10 +195,10 @@ def _curves(
     )
 
 
-def _check_settings(n_grid: int, draws: int, level: float) -> None:
+def _check_settings(n_grid: int, draws: int, level: float, seed: int) -> None:
     check_counts(n_grid=n_grid, draws=draws)
-    if not 0 < level < 1:
-        raise DataError(f"level={level!r}: give a probability between 0 and 1, such as 0.9.")
+    check_seed(seed=seed)
+    check_level(level)
 
 
 def _input_name(estimator: Any, variable: Any) -> str:
@@ -192,17 +206,28 @@ def _input_name(estimator: Any, variable: Any) -> str:
     check_is_fitted(estimator, "posterior_")
     named = hasattr(estimator, "feature_names_in_") or isinstance(variable, str)
     name = str(variable) if named else f"x{variable}"
-    inputs = movable(estimator)
-    if name not in inputs:
+    inputs = followed(estimator)
+    if name in inputs:
+        return name
+    if not inputs:
         raise DataError(
-            f"variable={variable!r} is no input of the model that can move by itself; "
-            f"{suggest(name, inputs)}. Change any other in a data frame and use predict."
+            f"variable={variable!r}: the model has no input that holds numbers, which a curve "
+            "could follow; change columns in a data frame and use predict."
         )
-    return name
+    raise DataError(
+        f"variable={variable!r} is no input of the model that holds numbers; "
+        f"{suggest(name, inputs)}. Change any other in a data frame and use predict."
+    )
+
+
+def followed(estimator: Any) -> tuple[str, ...]:
+    """Inputs that a curve can follow: columns of numbers."""
+    raw = () if estimator.formula_ is None else tuple(estimator._raw_quantiles.columns)
+    return tuple(dict.fromkeys((*movable(estimator), *raw)))
 
 
 def movable(estimator: Any) -> tuple[str, ...]:
-    """Inputs that a curve can follow: of a formula, numbers that one column alone reads."""
+    """Inputs that are one column of the model: of a formula, numbers that no other reads."""
     return estimator._inputs if estimator.formula is None else estimator.formula_.movable
 
 
@@ -214,7 +239,8 @@ def _grid(
         if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
             raise DataError("grid: give a list of finite values of the input.")
         return values
-    known = estimator.input_quantiles_[name]
+    single = name in movable(estimator)
+    known = (estimator.input_quantiles_ if single else estimator._raw_quantiles)[name]
     ends = []
     for quantile in quantiles:
         near = np.isclose(known.index, quantile)
@@ -243,6 +269,21 @@ def _reference_row(estimator: Any, reference: Any) -> np.ndarray:
     return scaling.apply(np.concatenate([intercept, row.to_numpy(float)]))
 
 
+def _raw_reference(estimator: Any, reference: Any, number: int) -> pd.DataFrame:
+    """As many rows of raw inputs at the reference, for a formula to code."""
+    row = {**estimator._raw_quantiles.loc[0.5].to_dict(), **estimator._commonest}
+    for name, value in ({} if reference is None else dict(reference)).items():
+        if str(name) in estimator.formula_.inputs:
+            measured = str(name) in estimator._raw_quantiles
+            row[str(name)] = _finite(value, name) if measured else value
+        elif str(name) != str(estimator.group_):
+            raise DataError(f"reference: {name!r} is not an input of the model.")
+    for name in estimator.formula_.inputs:
+        if name not in row:
+            raise DataError(f"reference: give a value of {name!r}, which holds no numbers or text.")
+    return pd.DataFrame({name: [value] * number for name, value in row.items()})
+
+
 def _finite(value: Any, name: Any) -> float:
     try:
         number = float(value)
@@ -259,7 +300,7 @@ def _column(estimator: Any, name: str) -> int:
     return first + estimator._inputs.index(name)
 
 
-def _scaled(estimator: Any, name: str, values: np.ndarray) -> np.ndarray:
+def _scaled(estimator: Any, name: str, values: Any) -> Any:
     scaling, column = estimator.posterior_.scaling, _column(estimator, name)
     return (values - scaling.centre[column]) / scaling.scale[column]
 

@@ -72,13 +72,33 @@ CASES = {
     "hidden number": (X, Y, {"hidden": 4}, "tuple"),
     "activation": (X, Y, {"hidden": (4,), "activation": "gelu"}, "activation"),
     "no y": (X, None, {}, "requires y"),
+    "random number": (X, Y, {"random": 3}, "random=3: give a list of column names"),
+    "seed text": (X, Y, {"random_state": "a"}, "random_state='a': give a whole number"),
+    "seed fraction": (X, Y, {"random_state": 1.5}, "random_state=1.5"),
+    "seed list": (X, Y, {"random_state": [1]}, r"random_state=\[1\]"),
+    "seed below zero": (X, Y, {"random_state": -1}, "random_state=-1"),
+    "seed too large": (X, Y, {"random_state": 2**70}, "random_state="),
+    "wide network": (X, Y, {"hidden": (10**6,)}, "500,001,500,001 variances.*narrower"),
+    "endless": (X, Y, {"hidden": (2,), "steps": 10**18}, "steps=.*at most 1,000,000,000"),
+    "hidden text": (X, Y, {"hidden": "ab"}, "hidden='ab': give a tuple"),
+    "unknown setting": (X, Y, {"family": "gaussian"}, "'family'. Did you mean response="),
+    "setting of lme4": (X, Y, {"REML": True}, "'REML'. There is no REML.*random_state, devices"),
+    "misspelt setting": (X, Y, {"standardise": True}, "Did you mean standardize="),
+    "lists in a column": (X.assign(a=[[1, 2]] * len(X)), Y, {}, "'a' is not numeric"),
+    "ragged rows": ([[1, [2, 3]], [1, 2]], Y[:2], {"group": None}, "no table"),
+    "many columns": (
+        np.broadcast_to(1.0, (3, 10_001)),
+        Y[:3],
+        {"group": None},
+        "10,001 input columns, and 10,000 are the most",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_refused_with_reason_and_remedy(name):
     x, y, settings, message = CASES[name]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(nghvi.InputError, match=message):
         nghvi.MixedRegressor(**{"group": "g", **settings}).fit(x, y)
 
 
@@ -152,13 +172,21 @@ def test_predict_names_what_is_wrong(fitted):
         nghvi.MixedRegressor("g").predict(X)
     with pytest.raises(DataError, match="draws=0"):
         fitted.posterior_draws(0)
+    for seed in (-1, "a", 1.5, 2**64):
+        with pytest.raises(DataError, match="seed="):
+            fitted.predict(X, seed=seed)
+        with pytest.raises(DataError, match="seed="):
+            fitted.posterior_draws(seed=seed)
     reordered = fitted.predict(X[["b", "g", "a"]])
     np.testing.assert_allclose(reordered, fitted.predict(X))
 
 
-@pytest.mark.parametrize("y", [FRAME["y"] * 0 + 1, np.arange(len(X)) % 3])
+MIXED = np.array([1, "a"] * len(X), object)[: len(X)]
+
+
+@pytest.mark.parametrize("y", [FRAME["y"] * 0 + 1, np.arange(len(X)) % 3, MIXED])
 def test_a_classifier_needs_two_classes(y):
-    with pytest.raises(DataError, match="class"):
+    with pytest.raises(DataError, match=r"class|of one kind"):
         nghvi.MixedClassifier("g").fit(X, y)
 
 
@@ -175,3 +203,19 @@ def test_huge_predictors_stay_finite():
     fitted = nghvi.MixedClassifier("g").fit(x, y)
     assert np.isfinite(fitted.summary().to_numpy()).all()
     assert np.isfinite(fitted.predict_proba(x.assign(a=1e3 * x["a"]))).all()
+
+
+def test_settings_are_checked_wherever_they_are_given():
+    with pytest.raises(nghvi.InputError, match="Did you mean response="):
+        nghvi.mixed("y ~ a", FRAME, family="binomial")
+    with pytest.raises(TypeError, match="Unknown setting"):  # as Python's own complaint is
+        nghvi.MixedClassifier(family="binomial")
+    with pytest.raises(nghvi.InputError, match="response=3"):
+        nghvi.mixed("y ~ a", FRAME, response=3)
+
+
+def test_a_generator_is_a_random_state():
+    first, second = (
+        nghvi.MixedRegressor("g", random_state=np.random.default_rng(7)).fit(X, Y) for _ in range(2)
+    )
+    pd.testing.assert_frame_equal(first.summary(), second.summary())

@@ -40,7 +40,7 @@ def test_fit_leaves_a_run_that_holds_what_was_asked(whole, fitted):
     assert code == 0
     assert sorted(p.name for p in run.iterdir()) == ["model.nghvi", "settings.json", "summary.csv"]
     summary = pd.read_csv(run / "summary.csv", index_col=0)
-    pd.testing.assert_frame_equal(summary, fitted.summary())
+    pd.testing.assert_frame_equal(summary, pd.DataFrame(fitted.summary()))
     settings = json.loads((run / "settings.json").read_text())
     assert settings["asked"]["formula"] == FORMULA
     assert settings["asked"]["data"] == "data.csv"
@@ -63,6 +63,10 @@ def test_summary_is_for_people_and_programs(whole, capsys):
     assert "effects_sd[a]" in capsys.readouterr().out
     assert main(["summary", str(whole[1]), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"].startswith("Converged")
+    assert main(["summary", str(whole[1]), "--level", "0.5"]) == 0
+    assert "q25" in capsys.readouterr().out
+    assert main(["summary", str(whole[1]), "--level", "5"]) == 2
+    assert "level=5.0: give a probability" in capsys.readouterr().err
 
 
 def test_predict_writes_mean_interval_and_whether_the_group_is_known(

@@ -56,6 +56,12 @@ def test_draws_have_the_promised_shapes_and_agree_with_the_tables(panel, fitted)
     assert list(summary.columns) == ["mean", "sd", "q5", "q50", "q95"]
     assert list(summary.index[:4]) == ["intercept", "a", "b", "noise_var"]
     np.testing.assert_allclose(summary["mean"][:3], drawn["coef"].mean(0), atol=0.02)
+    covariance = fitted.effects_covariance()
+    np.testing.assert_allclose(
+        covariance["mean"].loc[[("intercept", "a"), ("a", "a")]],
+        drawn["effects_cov"][:, 1].mean(0),
+        rtol=0.1,
+    )
     effects = fitted.group_effects()
     assert list(effects.index) == list(fitted.groups_)
     np.testing.assert_allclose(effects["a_mean"], drawn["effects"][:, :, 1].mean(0), atol=0.03)
@@ -213,3 +219,33 @@ def test_an_interrupted_fit_is_usable_and_resumes(panel, monkeypatch):
     part.set_params(verbose=False).resume()
     assert part.converged_
     assert part.elbo_ == whole.elbo_
+
+
+def test_summary_has_intervals_of_a_level_and_is_shown_whole(fitted):
+    wide = fitted.summary(level=0.95)
+    assert list(wide.columns) == ["mean", "sd", "q2.5", "q50", "q97.5"]
+    assert (wide["q2.5"] < fitted.summary()["q5"]).all()
+    assert list(fitted.summary(0.5).columns[2:]) == ["q25", "q50", "q75"]
+    assert not wide.index.str.startswith("effects_cov").any()
+    assert wide.index[-1] == "effects_corr[intercept,a]"
+    for level in (0, 1, 90, "all", None):
+        with pytest.raises(nghvi.DataError, match="level="):
+            fitted.summary(level)
+    with pd.option_context("display.width", 20, "display.max_columns", 2, "display.max_rows", 2):
+        for table in (wide, wide.round(2), wide[["mean", "sd"]]):
+            assert "..." not in str(table)
+            assert "..." not in table._repr_html_()
+            assert "effects_sd[a]" in str(table)
+
+
+def test_effects_at_zero_need_no_group(panel, fitted):
+    rows = panel[["a", "b"]].head(5)
+    expected = fitted.predict(panel.head(5)[["g", "a", "b"]], which="zero")
+    np.testing.assert_allclose(fitted.predict(rows, which="zero"), expected, rtol=1e-9)
+    with pytest.raises(nghvi.DataError, match="'g' is not in the data"):
+        fitted.predict(rows)
+    by_formula = nghvi.mixed("y ~ a + b + (1 + a | g)", panel)
+    np.testing.assert_allclose(by_formula.predict(rows, which="zero"), expected, rtol=1e-9)
+    numbered = nghvi.MixedRegressor(0, random=["intercept", "x1"])
+    numbered.fit(panel[["g", "a", "b"]].to_numpy(), panel["y"])
+    np.testing.assert_allclose(numbered.predict(rows.to_numpy(), which="zero"), expected, rtol=1e-9)

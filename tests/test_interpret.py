@@ -225,3 +225,25 @@ def test_pictures(linear, binary, inputs):
     shares = plots.variance_share(linear, most=1)
     assert len(shares.patches) == 1
     plt.close("all")
+
+
+def test_an_input_of_an_interaction_moves_in_all_of_its_columns(frame):
+    """By a formula's own predictions, also with the effects of groups."""
+    data = frame.assign(sector=lambda d: np.where(d["b"] > d["b"].median(), "public", "private"))
+    model = nghvi.mixed("y ~ a * sector + (1 | g)", data)
+    grid = [-1.0, 0.0, 2.0]
+    rows = pd.DataFrame({"a": grid, "sector": "public"})
+    table = interpret.lek_profile(model, "a", reference={"sector": "public"}, grid=grid)
+    np.testing.assert_allclose(table["mean"], model.predict(rows, which="zero"), rtol=1e-6)
+    table = interpret.lek_profile(model, "a", [3], {"sector": "public"}, grid=grid)
+    np.testing.assert_allclose(table["mean"], model.predict(rows.assign(g=3)), atol=0.5)
+    common = interpret.lek_profile(model, "a", grid=grid)
+    rows["sector"] = data["sector"].mode()[0]
+    np.testing.assert_allclose(common["mean"], model.predict(rows, which="zero"), rtol=1e-6)
+    average = interpret.partial_dependence(model, "a", data, grid=grid, draws=200)
+    moved = [model.predict(data.assign(a=value)).mean() for value in grid]
+    np.testing.assert_allclose(average["mean"], moved, atol=0.5)
+    with pytest.raises(nghvi.DataError, match=r"'sector' is no input .* that holds numbers"):
+        interpret.lek_profile(model, "sector")
+    with pytest.raises(nghvi.DataError, match="'c' is not an input"):
+        interpret.lek_profile(model, "a", reference={"c": 1})

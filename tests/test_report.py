@@ -1,5 +1,6 @@
 """The report: a valid page that loads nothing, says what is wrong and escapes what it is given."""
 
+import os
 import re
 from html.parser import HTMLParser
 
@@ -181,3 +182,13 @@ def test_words_about_coverage_and_rows():
     assert words.coverage(rows(ends)).count("too narrow") == 2
     assert "a test on new data" in words.rows_checked(rows(flat), 1000)
     assert "For 1000 very influential rows" in words.rows_checked(rows(flat, 0.9), 1000)
+
+
+def test_a_full_disk_is_named(fitted, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(nghvi.InputError, match=r"report.html: .*No space left.*free some space"):
+        fitted.report(tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())

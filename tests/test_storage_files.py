@@ -231,3 +231,48 @@ def test_files_have_the_usual_permissions_and_follow_links(fitted, path):
     plain = path.with_name("plain")
     plain.write_bytes(b"")
     assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_pipe_is_refused_at_once(path):
+    os.mkfifo(path)
+    refused(path, "a pipe or a device")
+
+
+WRONG = {
+    "groups_": 5,
+    "posterior_": "text",
+    "_inputs": [1, 2],
+    "input_quantiles_": None,
+    "n_features_in_": {"tuple": []},
+    "_spec": {"dict": {}},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_values_of_another_kind_are_refused_when_the_file_is_read(model, path, name):
+    def change(content):
+        content["model"]["attributes"]["dict"][name] = WRONG[name]
+
+    refused(altered(model, path, change), f"{name} of MixedRegressor holds a .*altered")
+
+
+def test_fields_of_another_kind_and_parts_that_do_not_fit_are_refused(model, path):
+    def posterior(content):
+        return content["model"]["attributes"]["dict"]["posterior_"]["fields"]
+
+    def edit(*places, value):
+        def change(content):
+            owner = posterior(content)
+            for place in places[:-1]:
+                owner = owner[place]
+            owner[places[-1]] = value
+
+        return altered(model, path, change)
+
+    scaling, names = ("scaling", "fields"), ("names", "fields")
+    refused(edit(*scaling, "y_scale", value="wide"), "y_scale of Scaling holds a str")
+    refused(edit(*scaling, "y_scale", value=0), "do not fit together .*a scale is 0")
+    refused(edit(*scaling, "y_centre", value={"float": "nan"}), "not finite")
+    refused(edit(*names, "features", value={"tuple": ["a"]}), "other names than columns")
+    refused(edit(*names, "effects", value={"tuple": []}), "other names than columns")
+    refused(edit(*names, "features", value=["a"]), "features of Named holds a list")

@@ -28,7 +28,7 @@ HEARTBEAT = 30
 """Seconds of silence after which a process counts as lost."""
 PR_SET_PDEATHSIG = 1
 """Linux's number of the request for a signal when the parent ends."""
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP")
 """Signals to the process that watches over the one that computes."""
 LOST = 4
 """Exit code of a process that cannot go on without another one."""
@@ -109,18 +109,19 @@ def _outlive_aborts(process_id: int, num_processes: int) -> None:
     text = f"nghvi: {lost_message(process_id, num_processes)}\n"
     sys.stdout.flush()
     sys.stderr.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    passed_on = [signal.Signals[name] for name in PASSED_ON]
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of threads, which JAX has not started yet
         child = os.fork()
     if child == 0:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setpgid(0, 0)  # a Ctrl-C reaches it once, by way of its parent
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
         return
-    for number in PASSED_ON:
+    for number in passed_on:
         signal.signal(number, lambda number, _: os.kill(child, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if ended == -signal.SIGABRT:
         os.write(2, text.encode())

@@ -27,6 +27,7 @@ from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from nghvi._core.draws import flat_normal
+from nghvi._core.errors import InputError
 from nghvi._core.evaluate import Evaluation, draw, log_targets
 from nghvi._core.hybrid import Info
 from nghvi._core.model import unraveller
@@ -88,12 +89,12 @@ def davi(
 ) -> DaviFit:
     """Fit a mixed model with Gaussian response by DAVI; ``legacy``: the step rule as published."""
     if not model.response.conjugate:
-        raise ValueError(
+        raise InputError(
             "davi needs the exact conditional of the effects, which is known for a Gaussian "
             f"response, not for {type(model.response).__name__}."
         )
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
-        raise ValueError(f"davi(steps={steps!r}): steps must be an integer >= 1.")
+        raise InputError(f"davi(steps={steps!r}): steps must be an integer >= 1.")
     begun = time.perf_counter()
     data = prepare(model, rows)
     key_steps, key_judge, key_elbo, key_pool = jax.random.split(jax.random.key(seed), 4)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from nghvi._core.errors import InputError
 from nghvi._typing import Key, Scalar
 from nghvi.baselines.sweep import State, covariance, sweep
 from nghvi.data import LinearStatistics, Rows
@@ -71,7 +72,7 @@ def gibbs(
     _require_supported(model, rows)
     for name, value, least in (("draws", draws, 1), ("burn_in", burn_in, 0), ("chains", chains, 1)):
         if not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"gibbs({name}={value!r}): {name} must be an integer >= {least}.")
+            raise InputError(f"gibbs({name}={value!r}): {name} must be an integer >= {least}.")
     statistics = LinearStatistics.from_rows(rows, model.random)
     linear = isinstance(model.response, Gaussian)
     if not linear:
@@ -84,19 +85,19 @@ def gibbs(
 
 def _require_supported(model: MixedModel, rows: Rows) -> None:
     if not isinstance(model.trunk, Identity):
-        raise ValueError(
+        raise InputError(
             "gibbs needs a trunk whose features are the columns themselves, not a "
             f"{type(model.trunk).__name__}: the weights' conditional distribution is not known. "
             "Use Identity(num_inputs), or fit the deep model variationally."
         )
     if not isinstance(model.response, Gaussian | StudentT | Probit):
-        raise ValueError(
+        raise InputError(
             "gibbs knows the conditional distributions of Gaussian, StudentT and Probit responses, "
             f"not of {type(model.response).__name__}. Use one of them, or fit the model "
             "variationally."
         )
     if rows.x.shape[1] != model.trunk.num_features:
-        raise ValueError(
+        raise InputError(
             f"the model has {model.trunk.num_features} columns and the data {rows.x.shape[1]}: "
             "build the trunk as Identity(rows.x.shape[1])."
         )

@@ -14,6 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.optimize import least_squares as solve
 
+from nghvi._core.errors import InputError
 from nghvi._typing import Key
 from nghvi.data import Rows
 from nghvi.data.grouped import Observations
@@ -37,7 +38,7 @@ def least_squares(
     ``steps`` bounds the evaluations; None lets the solver decide.
     """
     if model.num_effects or not model.response.conjugate:
-        raise ValueError(
+        raise InputError(
             "least_squares fits a Gaussian response without random effects: use group=None."
         )
     begun = time.perf_counter()
@@ -45,7 +46,7 @@ def least_squares(
     start, unravel = ravel_pytree((params.weights, _small_coef(jax.random.key(seed), params)))
     inputs, mean, weight, within = _repeated_once(rows.observations())
     if start.size * len(mean) > LARGEST_JACOBIAN:
-        raise ValueError(
+        raise InputError(
             f"least_squares: {len(mean)} rows x {start.size} weights are too many for a dense "
             "Jacobian; use fewer rows or a smaller network."
         )

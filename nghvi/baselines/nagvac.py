@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from nghvi._core.errors import InputError
 from nghvi._core.hybrid import Info
 from nghvi._core.variational import RemainingError
 from nghvi._typing import Key
@@ -126,24 +127,24 @@ def _require_supported(
     model: MixedModel, rows: Rows, validation: Rows | None, steps: int, fisher: str
 ) -> None:
     if fisher not in METRICS:
-        raise ValueError(f"fisher={fisher!r}: choose one of {', '.join(map(repr, METRICS))}.")
+        raise InputError(f"fisher={fisher!r}: choose one of {', '.join(map(repr, METRICS))}.")
     if steps < 1:
-        raise ValueError(f"steps={steps!r}: give at least one.")
+        raise InputError(f"steps={steps!r}: give at least one.")
     if model.num_effects == 0:
-        raise ValueError("nagvac fits mixed models: the model has no random effects.")
+        raise InputError("nagvac fits mixed models: the model has no random effects.")
     if not isinstance(model.priors.effects, InverseGamma | HalfT):
-        raise ValueError(
+        raise InputError(
             "nagvac has independent effects: give the model a prior with a diagonal covariance, "
             "InverseGamma or HalfT."
         )
     if model.priors.weight_sd is None and jax.tree.leaves(
         model.trunk.init_weights(jax.random.key(0))
     ):
-        raise ValueError(
+        raise InputError(
             "nagvac knows no learnt scales of weights: give the priors a fixed weight_sd."
         )
     if validation is not None and validation.num_groups != rows.num_groups:
-        raise ValueError(
+        raise InputError(
             f"the training rows have {rows.num_groups} groups, the validation rows "
             f"{validation.num_groups}: code both alike."
         )

@@ -17,7 +17,7 @@ from nghvi._core.response import ResponseError
 from nghvi.cli import demo, fit, predict, report, reproduce, summary
 from nghvi.cli.parts import BAD_INPUT, INTERRUPTED, UsageError, one_line
 
-BAD = (UsageError, DeviceError, nghvi.DataError, ResponseError, nghvi.storage.StorageError)
+BAD = (UsageError, nghvi.InputError, DeviceError, ResponseError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

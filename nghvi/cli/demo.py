@@ -39,7 +39,6 @@ def run(chosen: argparse.Namespace) -> int:
         group=data.group, random=["intercept", "intake"], random_state=chosen.seed, verbose=True
     ).fit(inputs, data.frame[data.target])
     table = model.summary()
-    table = table[~table.index.str.startswith("effects_cov")]
     table["truth"] = pd.Series(data.truth)
     console.print(table.round(3).to_string(), markup=False, highlight=False)
     colour = "green" if model.converged_ else "red"

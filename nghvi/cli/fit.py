@@ -1,6 +1,7 @@
 """``nghvi fit``: fit a model to a table and keep it in a directory."""
 
 import argparse
+import contextlib
 import pathlib
 import sys
 from typing import Any
@@ -9,7 +10,7 @@ import pandas as pd
 
 import nghvi
 from nghvi._core.hosts import is_first
-from nghvi.cli import rundir, spread
+from nghvi.cli import memory, rundir, spread, tables
 from nghvi.cli.parts import (
     INTERRUPTED,
     NOT_CONVERGED,
@@ -20,7 +21,16 @@ from nghvi.cli.parts import (
     writing,
 )
 from nghvi.cli.summary import findings, shown
-from nghvi.cli.tables import PARQUET, check_cells, check_column, place, read_table
+from nghvi.cli.tables import (
+    PARQUET,
+    Csv,
+    check_cells,
+    check_column,
+    place,
+    read_table,
+    without_missing,
+)
+from nghvi.data.parquet import column_names
 from nghvi.formula import parse, variables
 from nghvi.recipes.verdict import Status
 from nghvi.responses import RESPONSES
@@ -62,6 +72,14 @@ def add(commands: Commands) -> None:
         help="groups at a step, or auto; Parquet (with --target) is then read from disk as the fit "
         "goes on, however large it is",
     )
+    parser.add_argument(
+        "--memory",
+        type=float,
+        metavar="GB",
+        help="that the table may take, half of what is free if not given; larger Parquet is read "
+        "from disk",
+    )
+    tables.add_arguments(parser)
     parser.add_argument("--method", default="auto", help="auto, or a method for comparison")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory of the run")
     parser.add_argument("--force", action="store_true", help="replace the run in --out")
@@ -75,9 +93,11 @@ def run(chosen: argparse.Namespace) -> int:
     """Fit or resume, save, report; exit code."""
     if chosen.formula is not None and (chosen.group or chosen.random):
         raise UsageError("--group and --random go with --target; the formula says both.")
-    on_disk = _stays_on_disk(chosen)
+    form = Csv.of(vars(chosen))
+    used = None if chosen.formula is None else list(variables(chosen.formula))
+    on_disk = _stays_on_disk(chosen, used)
     spread.join_others(chosen)
-    table = None if on_disk else read_table(chosen.data)
+    table = None if on_disk else _read(chosen, form, used)
     if table is not None and len(table) < 2:
         raise UsageError(f"{chosen.data}: there is one row only; a fit needs more.")
     asked = _asked(chosen, on_disk)
@@ -86,26 +106,63 @@ def run(chosen: argparse.Namespace) -> int:
     if resume:
         estimator = rundir.load(chosen.out).set_params(verbose=not chosen.quiet)
         rundir.check_asked(chosen.out, asked)
-    if is_first():
-        rundir.claim(chosen.out, occupied=chosen.force or chosen.resume)
-    spread.clear_checkpoints(chosen)
-    estimator = estimator.resume() if resume else _fit(chosen, table)
-    if not is_first():
-        return 0 if estimator.converged_ else NOT_CONVERGED
-    with writing(chosen.out, "--out"):
-        rundir.write(chosen.out, estimator, asked, chosen.data)
+    with contextlib.ExitStack() as held:
+        if is_first():
+            occupied = chosen.force or chosen.resume
+            held.enter_context(rundir.claimed(chosen.out, occupied=occupied))
+        spread.clear_checkpoints(chosen)
+        estimator = estimator.resume() if resume else _fit(chosen, table, used)
+        if not is_first():
+            return 0 if estimator.converged_ else NOT_CONVERGED
+        with writing(chosen.out, "--out"):
+            rundir.write(chosen.out, estimator, asked, chosen.data)
     return _report(chosen, estimator)
 
 
-def _stays_on_disk(chosen: argparse.Namespace) -> bool:
-    """Whether the rows are read piece by piece."""
+def _read(chosen: argparse.Namespace, form: Csv, used: list[str] | None) -> pd.DataFrame:
+    """The table in memory; of Parquet and a formula only the columns that it names."""
+    parquet = chosen.data.suffix.lower() in PARQUET
+    table = read_table(chosen.data, form, used if parquet and _has(chosen.data, used) else None)
+    known = table if used is None else table[[name for name in used if name in table]]
+    if chosen.missing == "drop":
+        return table.loc[without_missing(chosen.data, known, "drop").index]
+    return table
+
+
+def _has(path: pathlib.Path, names: list[str] | None) -> bool:
+    """Whether a Parquet file has the columns; if not, that is said with the whole table at hand."""
+    return path.is_file() and names is not None and set(names) <= set(column_names([path]))
+
+
+def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
+    """Whether the rows are read piece by piece: if asked for, or if they have no room in memory."""
     parquet = chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET
     if chosen.data.is_dir() and chosen.formula:
         raise UsageError(
             f"{chosen.data}: a folder is read from disk, and --formula needs its table in memory; "
             "use --target and --group."
         )
-    return chosen.data.is_dir() or (parquet and not chosen.formula and bool(chosen.batch_groups))
+    if chosen.data.is_dir() or (parquet and not chosen.formula and bool(chosen.batch_groups)):
+        if chosen.missing == "drop":
+            raise UsageError("--missing drop needs the table in memory; drop the rows beforehand.")
+        return True
+    if chosen.resume and chosen.checkpoint is None:  # as it was begun
+        return (chosen.out / rundir.ROWS).is_dir()
+    budget = memory.budget(chosen.memory)
+    needed = memory.needed(chosen.data, used)
+    if needed <= budget:
+        return False
+    said = (
+        f"{chosen.data} needs about {memory.shown(needed)} of memory, and {memory.shown(budget)} "
+        "are to be used (--memory)"
+    )
+    if not parquet or chosen.formula or not chosen.group or chosen.missing == "drop":
+        raise UsageError(
+            f"{said}: save it as Parquet and name --target and --group, and it is read from disk; "
+            "or give a larger --memory, in GB."
+        )
+    print(f"nghvi fit: {said}: its rows are read from disk", file=sys.stderr)
+    return True
 
 
 def _asked(chosen: argparse.Namespace, on_disk: bool) -> dict[str, Any]:
@@ -121,13 +178,17 @@ def _asked(chosen: argparse.Namespace, on_disk: bool) -> dict[str, Any]:
         "steps",
         "method",
         "batch_groups",
+        "sep",
+        "decimal",
+        "thousands",
+        "missing",
     )
     given = {name: getattr(chosen, name) for name in names}
     known_by = rundir.seen_from_outside if on_disk else rundir.fingerprint
     return {"data": chosen.data.name, "sha256": known_by(chosen.data), **given}
 
 
-def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None) -> Any:
+def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str] | None) -> Any:
     settings = {
         "random_state": chosen.seed,
         "steps": chosen.steps,
@@ -144,9 +205,8 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None) -> Any:
     if table is None:
         rows = nghvi.GroupedDataset(chosen.data, workdir=chosen.out / rundir.ROWS)
         return kind(chosen.group, random=random, **settings).fit(rows, chosen.target, **kept)
-    if chosen.formula is not None:
+    if used is not None:
         syntax = parse(chosen.formula)
-        used = list(variables(chosen.formula))
         for name in used:
             check_column(chosen.data, table, name, "--formula")
         check_cells(chosen.data, table[used], [syntax.group])

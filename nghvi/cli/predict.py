@@ -11,7 +11,16 @@ import pandas as pd
 
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, UsageError, add_command, as_json, writing
-from nghvi.cli.tables import PARQUET, check_cells, check_column, read_parts, read_table
+from nghvi.cli.tables import (
+    PARQUET,
+    Csv,
+    add_arguments,
+    check_cells,
+    check_column,
+    read_parts,
+    read_table,
+    without_missing,
+)
 from nghvi.data.labels import encode_groups, read_labels
 from nghvi.posterior.predictive import predictor_draws
 from nghvi.storage.replace import place_of, replaced
@@ -41,6 +50,7 @@ def add(commands: Commands) -> None:
         "printed as CSV",
     )
     parser.add_argument("--level", type=float, default=0.9, help="probability of the interval")
+    add_arguments(parser)
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("--json", action="store_true", help="print the predictions as JSON")
 
@@ -58,11 +68,7 @@ def run(chosen: argparse.Namespace) -> int:
     names = [str(name) for name in estimator.feature_names_in_]
     if to_parquet:
         return _to_parquet(chosen, estimator, names)
-    rows = read_table(chosen.data)
-    for name in names:
-        check_column(chosen.data, rows, name, "an input of the model")
-    check_cells(chosen.data, rows[names], [estimator.group_])
-    predicted = predictions(estimator, rows[names], chosen.level)
+    predicted = _predicted(chosen, estimator, _complete(chosen, estimator, names))
     if chosen.json:
         print(as_json(predicted.to_dict(orient="records")))
     if chosen.out is not None:
@@ -79,22 +85,17 @@ def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) ->
     """Predictions written as rows are read, in their order."""
     parts: Iterator[pd.DataFrame]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
-        parts = (
-            rows for _, _, rows in read_parts(chosen.data, names, [estimator.group_], ROWS_AT_ONCE)
-        )
+        read = read_parts(chosen.data, names, [estimator.group_], ROWS_AT_ONCE, chosen.missing)
+        parts = (rows.set_index(rows.index + before) for _, before, rows in read if len(rows))
     else:
-        whole = read_table(chosen.data)
-        for name in names:
-            check_column(chosen.data, whole, name, "an input of the model")
-        check_cells(chosen.data, whole[names], [estimator.group_])
-        parts = iter([whole[names]])
+        parts = iter([_complete(chosen, estimator, names)])
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     writer = None
     with writing(chosen.out, "-o"), replaced(place_of(chosen.out)) as file:
         for rows in parts:
-            table = predictions(estimator, rows, chosen.level)
+            table = _predicted(chosen, estimator, rows)
             written = pa.Table.from_pandas(table, preserve_index=False)
             writer = writer or pq.ParquetWriter(file, written.schema)
             writer.write_table(written)
@@ -102,6 +103,24 @@ def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) ->
             raise UsageError(f"{chosen.data}: there are names but no rows.")
         writer.close()
     return 0
+
+
+def _complete(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> pd.DataFrame:
+    """The inputs of a table, checked, without the rows that are to be left out."""
+    rows = read_table(chosen.data, Csv.of(vars(chosen)))
+    for name in names:
+        check_column(chosen.data, rows, name, "an input of the model")
+    rows = without_missing(chosen.data, rows[names], chosen.missing)
+    check_cells(chosen.data, rows, [estimator.group_])
+    return rows
+
+
+def _predicted(chosen: argparse.Namespace, estimator: Any, rows: pd.DataFrame) -> pd.DataFrame:
+    """Predictions, with the number of their row in the table if some may be left out."""
+    predicted = predictions(estimator, rows, chosen.level)
+    if chosen.missing == "drop":
+        predicted.insert(0, "row", rows.index.to_numpy() + 1)
+    return predicted
 
 
 def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFrame:

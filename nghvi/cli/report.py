@@ -9,7 +9,7 @@ import pandas as pd
 
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, UsageError, add_command, one_line, writing
-from nghvi.cli.tables import check_cells, check_column, read_table
+from nghvi.cli.tables import Csv, check_cells, check_column, read_table, without_missing
 from nghvi.formula import parse, response_of, variables
 
 EXAMPLES = """\
@@ -25,8 +25,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--data",
         type=pathlib.Path,
-        help="rows to judge predictions by, .csv or .parquet; otherwise the table of the fit, if "
-        "it is where it was and has not changed",
+        help="rows to judge predictions by, .csv (with the --sep and --decimal of the fit) or "
+        ".parquet; otherwise the table of the fit, if it is where it was and has not changed",
     )
     parser.add_argument("-o", "--out", type=pathlib.Path, help=f"otherwise {REPORT} in the run")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
@@ -57,13 +57,16 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _rows(estimator: Any, path: pathlib.Path, run_directory: pathlib.Path) -> tuple[Any, pd.Series]:
     """Inputs and responses in a table, as the fit read them."""
-    table = read_table(path)
     inputs, formula = list(estimator.feature_names_in_), estimator.formula
-    target = None if formula else rundir.settings_of(run_directory)["asked"]["target"]
+    made_in_python = formula and not (run_directory / rundir.SETTINGS).is_file()
+    asked = {} if made_in_python else rundir.settings_of(run_directory)["asked"]
+    table = read_table(path, Csv.of(asked))
+    target = None if formula else asked["target"]
     names = list(variables(formula)) if formula else [*inputs, target]
     for name in names:
         check_column(path, table, name, "a column of the model")
-    check_cells(path, table[names], [estimator.group_])
+    table = without_missing(path, table[names], asked.get("missing", "error"))
+    check_cells(path, table, [estimator.group_])
     if formula is None:
         return table[inputs], table[target]
     return table[inputs], pd.Series(response_of(formula, table), name=parse(formula).response)

@@ -1,12 +1,16 @@
 """The directory of a run: the model, its summary, and what was asked for."""
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import nghvi
@@ -18,20 +22,43 @@ from nghvi.storage.replace import replaced
 MODEL, SUMMARY, SETTINGS = "model.nghvi", "summary.csv", "settings.json"
 ROWS = "rows"
 """Working copy of rows that stay on disk."""
+TEXTS = ("target", "formula", "group", "sep", "decimal", "thousands", "missing", "data", "sha256")
+"""Answers in the settings of a run that are text or nothing."""
 LIBRARIES = ("jax", "numpy", "pandas", "formulaic")
 
 
-def claim(out: pathlib.Path, *, occupied: bool) -> None:
-    """Make the directory and see that files can be written there, before hours of work."""
+@contextlib.contextmanager
+def claimed(out: pathlib.Path, *, occupied: bool) -> Iterator[None]:
+    """Make the directory and see that files can be written there, before hours of work.
+
+    Nobody else can claim it inside; a process that ends in any way gives it back.
+    """
     with writing(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
-    if not occupied and any(out.iterdir()):
+        lock = os.open(out, os.O_RDONLY)
+    try:
+        _lock(out, lock)
+        if not occupied and any(out.iterdir()):
+            raise UsageError(
+                f"{out}: the directory is not empty; choose another --out, --force to replace the "
+                "run in it, or --resume to go on with it."
+            )
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(out: pathlib.Path, directory: int) -> None:
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         raise UsageError(
-            f"{out}: the directory is not empty; choose another --out, --force to replace the run "
-            "in it, or --resume to go on with it."
-        )
+            f"{out}: another fit is writing there now; wait for its end or choose another --out."
+        ) from None
+    except OSError:
+        pass  # a file system without locks
 
 
 def write(out: pathlib.Path, estimator: Any, asked: dict[str, Any], table: pathlib.Path) -> None:
@@ -65,8 +92,11 @@ def settings_of(out: pathlib.Path) -> dict[str, Any]:
     """What a run says about itself."""
     try:
         settings = json.loads((out / SETTINGS).read_text())
-        settings["asked"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if not all(isinstance(settings["asked"].get(name), str | None) for name in TEXTS):
+            raise TypeError
+        if settings["asked"].get("target") is None and settings["asked"].get("formula") is None:
+            raise KeyError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UsageError(f"{out}: its {SETTINGS} cannot be read; fit again with --force.") from None
     return settings
 

@@ -1,10 +1,15 @@
 """Tables in files: CSV and Parquet; every complaint names the file and, in a CSV, the line."""
 
+import argparse
+import contextlib
 import csv
 import pathlib
 import re
+import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,15 +25,85 @@ MEASURED, FEW, MOSTLY = 20, 4, 0.5
 second in most of its rows."""
 
 
-def read_table(path: pathlib.Path) -> pd.DataFrame:
-    """A table; malformed files are bad input, not a traceback."""
+REMEDY = "fill the cells in, or leave such rows out with --missing drop"
+LONGEST_CELL = 2**31 - 1
+"""Characters; the csv module's own limit is 131,072."""
+
+
+class Csv(NamedTuple):
+    """How a CSV file is written."""
+
+    sep: str = ","
+    decimal: str = "."
+    thousands: str | None = None
+
+    @staticmethod
+    def of(asked: Mapping[str, Any]) -> "Csv":
+        """As arguments say."""
+        form = Csv(asked.get("sep") or ",", asked.get("decimal") or ".", asked.get("thousands"))
+        if form.decimal == form.sep or form.thousands in (form.sep, form.decimal):
+            raise UsageError(
+                f"--sep {form.sep!r}, --decimal {form.decimal!r} and --thousands "
+                f"{form.thousands!r}: they have to differ; with decimal commas columns are mostly "
+                "separated by semicolons (--sep ';')."
+            )
+        return form
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How a CSV is written, and what becomes of rows with empty cells."""
+    parser.add_argument("--sep", type=_character, help="between columns of a CSV: , (tab: '\\t')")
+    parser.add_argument("--decimal", type=_character, help="decimal sign in a CSV: . or ,")
+    parser.add_argument("--thousands", type=_character, help="between thousands in a CSV: none")
+    parser.add_argument(
+        "--missing",
+        choices=("error", "drop"),
+        default="error",
+        help="rows with an empty cell in a column that is used: refuse (error) or leave out (drop)",
+    )
+
+
+def _character(text: str) -> str:
+    sign = {"\\t": "\t", "tab": "\t"}.get(text, text)
+    if len(sign) != 1 or sign.isalnum() or sign in "\"'\n\r-+":
+        raise argparse.ArgumentTypeError(f"{text!r}: give one sign, such as ';' or ','")
+    return sign
+
+
+def without_missing(path: pathlib.Path, table: pd.DataFrame, missing: str) -> pd.DataFrame:
+    """The rows of the table that are complete, if others are to be dropped; says how many are."""
+    if missing == "error":
+        return table
+    empty = table.isna()
+    lost = empty.any(axis=1)
+    if lost.all():
+        raise UsageError(f"{path}: every row has an empty cell; --missing drop leaves none.")
+    if lost.any():
+        columns = ", ".join(f"{name!r} {n}" for name, n in empty.sum().items() if n)
+        print(
+            f"nghvi: {path}: {int(lost.sum())} of {len(table)} rows are left out, since cells are "
+            f"empty (in {columns})",
+            file=sys.stderr,
+        )
+    return table[~lost]
+
+
+def read_table(
+    path: pathlib.Path, form: Csv = Csv(), columns: list[str] | None = None
+) -> pd.DataFrame:
+    """A table; malformed files are bad input, not a traceback.
+
+    ``columns``: those to read from Parquet; a CSV is read whole.
+    """
     suffix = path.suffix.lower()
     if suffix not in (".csv", *PARQUET):
         raise UsageError(f"{path}: give a file that ends in .csv or .parquet.")
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file; check the path.")
+        there = "it is not a regular file" if path.exists() else "there is no such file"
+        raise UsageError(f"{path}: {there}; check the path.")
     try:
-        table = pd.read_parquet(path) if suffix in PARQUET else _read_csv(path)
+        parquet_file = suffix in PARQUET
+        table = pd.read_parquet(path, columns=columns) if parquet_file else _read_csv(path, form)
     except ImportError:
         raise UsageError(f"{path}: Parquet needs pyarrow; install it, or give a CSV.") from None
     except pd.errors.EmptyDataError:
@@ -45,11 +120,15 @@ def read_table(path: pathlib.Path) -> pd.DataFrame:
         raise UsageError(f"{path}: the file cannot be read ({reason}); check the file.") from None
     if table.empty:
         raise UsageError(f"{path}: there are names but no rows; add the rows.")
-    return table
+    return table.reset_index(drop=True)
 
 
 def read_parts(
-    path: pathlib.Path, names: list[str], labels: Iterable[str | None], size: int
+    path: pathlib.Path,
+    names: list[str],
+    labels: Iterable[str | None],
+    size: int,
+    missing: str = "error",
 ) -> Iterator[tuple[pathlib.Path, int, pd.DataFrame]]:
     """Some rows of Parquet files at a time: the file, how many rows came before, the rows."""
     for file in parquet.files_of(path):
@@ -59,10 +138,11 @@ def read_parts(
                 known = suggest(name, source.schema_arrow.names)
                 raise UsageError(f"{file}: there is no column {name!r}; {known}.")
         for batch in source.iter_batches(size, columns=names):
-            rows = batch.to_pandas()
+            rows = batch.to_pandas().reset_index(drop=True)
+            number, rows = len(rows), without_missing(file, rows, missing)
             check_cells(file, rows, labels, before)
             yield file, before, rows
-            before += len(rows)
+            before += number
 
 
 def check_column(path: pathlib.Path, table: pd.DataFrame, name: str, flag: str) -> None:
@@ -82,27 +162,27 @@ def check_cells(
 
     def complain(column: pd.Series, bad: pd.Series, problem: str, remedy: str) -> None:
         if bad.any():
-            where, total = place(path, before + int(bad.to_numpy().argmax())), int(bad.sum())
+            row = int(table.index[int(bad.to_numpy().argmax())])  # rows may have been left out
+            where, total = place(path, before + row), int(bad.sum())
             raise UsageError(
                 f"{where}: column {column.name!r} {problem} there ({total} in all); {remedy}."
             )
 
     for name in table.columns:
         column = table[name]
-        complain(column, column.isna(), "has no value", "fill the cells in or drop the rows")
+        complain(column, column.isna(), "has no value", REMEDY)
         if pd.api.types.is_numeric_dtype(column):
             infinite = pd.Series(np.isinf(column.to_numpy(float)))
             complain(column, infinite, "is infinite", "correct the cells or drop the rows")
         elif name not in labels:
-            _check_words(path, column)
+            _check_words(path, column, before)
 
 
 def place(path: pathlib.Path, row: int) -> str:
     """File and line of a row of the table."""
     if path.suffix.lower() != ".csv":
         return f"{path}, row {row + 1}"
-    with open(path, newline="", encoding="utf-8") as file:
-        reader = csv.reader(file)
+    with _cells(path) as reader:
         filled = (reader.line_num for cells in reader if cells)
         for number, line in enumerate(filled):
             if number == row + 1:
@@ -110,33 +190,54 @@ def place(path: pathlib.Path, row: int) -> str:
     return f"{path}, row {row + 1}"
 
 
-def _read_csv(path: pathlib.Path) -> pd.DataFrame:
+@contextlib.contextmanager
+def _cells(path: pathlib.Path, sep: str = ",") -> Iterator[Any]:
+    """A reader of a CSV's rows that knows which line it is at, however long the cells are."""
+    before = csv.field_size_limit(LONGEST_CELL)
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            yield csv.reader(file, delimiter=sep)
+    finally:
+        csv.field_size_limit(before)
+
+
+def _read_csv(path: pathlib.Path, form: Csv) -> pd.DataFrame:
+    _check_names(path, form.sep)
     with warnings.catch_warnings():
         # Rows with a field more than there are names would lose it, or shift, without a word.
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            table = pd.read_csv(path, index_col=False, low_memory=False)
+            return pd.read_csv(
+                path,
+                index_col=False,
+                low_memory=False,
+                sep=form.sep,
+                decimal=form.decimal,
+                thousands=form.thousands,
+            )
         except pd.errors.ParserWarning:
             raise UsageError(
                 f"{path}: rows have more fields than line 1 has names; name every column, and "
-                "leave no comma at the end of the rows."
+                f"leave no {form.sep!r} at the end of the rows."
             ) from None
-    names = _names(path)
-    found = [sep for sep in SEPARATORS if len(names) == 1 and sep in names[0]]
+
+
+def _check_names(path: pathlib.Path, sep: str) -> None:
+    """The first line: columns are told apart, and by different names."""
+    with _cells(path, sep) as reader:
+        try:
+            names: list[str] = next((cells for cells in reader if cells), [])
+        except csv.Error as error:
+            raise UsageError(f"{path}, line 1: this is no CSV ({error}); save it as one.") from None
+    found = [other for other in SEPARATORS if len(names) == 1 and other in names[0]]
     if found:
         raise UsageError(
-            f"{path}, line 1: columns are separated by {SEPARATORS[found[0]]}; save the file with "
-            "commas between columns and points in numbers."
+            f"{path}, line 1: columns are separated by {SEPARATORS[found[0]]}; give --sep "
+            f"{found[0]!r}, and --decimal , if numbers have decimal commas."
         )
-    repeated = [name for i, name in enumerate(names) if name and name in names[:i]]
+    repeated = [name for name, number in Counter(names).items() if name and number > 1]
     if repeated:
         raise UsageError(f"{path}, line 1: the name {repeated[0]!r} occurs twice; rename one.")
-    return table
-
-
-def _names(path: pathlib.Path) -> list[str]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        return next(cells for cells in csv.reader(file) if cells)
 
 
 def _malformed(error: Exception) -> str:
@@ -157,7 +258,12 @@ def _undecodable_line(path: pathlib.Path) -> int:
     return 1
 
 
-def _check_words(path: pathlib.Path, column: pd.Series) -> None:
+def _shown(cell: object) -> str:
+    text = repr(cell)
+    return text if len(text) < 60 else f"{text[:50]}... ({len(text)} characters)"
+
+
+def _check_words(path: pathlib.Path, column: pd.Series, before: int) -> None:
     """A column of measurements with a few words in it would silently become categories."""
     numbers = pd.to_numeric(column.astype(str), errors="coerce")
     known = numbers.dropna()
@@ -165,8 +271,9 @@ def _check_words(path: pathlib.Path, column: pd.Series) -> None:
     many = different > min(MEASURED, max(MOSTLY * len(column), FEW))
     measured = many or (known % 1 != 0).any()
     if measured and MOSTLY < len(known) / len(column) < 1:
-        row = int(numbers.isna().to_numpy().argmax())
+        bad = int(numbers.isna().to_numpy().argmax())
+        where = place(path, before + int(column.index[bad]))
         raise UsageError(
-            f"{place(path, row)}: {column.iloc[row]!r} in column {column.name!r} is not a number, "
-            "as most others are; correct it."
+            f"{where}: {_shown(column.iloc[bad])} in column {column.name!r} is not a number, as "
+            "most others are; correct it."
         )

@@ -72,6 +72,14 @@ def column_names(data: Any) -> list[str]:
     return [] if frame is None else frame.columns
 
 
+def has_column(data: Any, column: Column | None, expected: int) -> bool:
+    """Whether the column is there; of an array, whether it has as many columns as expected."""
+    frame = _as_frame(data)
+    if frame is None:
+        return np.ndim(data) != 2 or np.shape(data)[1] == expected
+    return not isinstance(column, str) or column in frame.columns
+
+
 def read_response(y: Any, num_rows: int) -> np.ndarray:
     """The response as a vector without missing values, numbers or labels."""
     values = unmasked(y.to_numpy() if hasattr(y, "to_numpy") else y)
@@ -271,7 +279,10 @@ def _numeric_array(values: np.ndarray, name: str) -> np.ndarray:
     try:
         if any(isinstance(v, str) for v in values):
             raise ValueError
-        return np.array([np.nan if v is None else v for v in values], dtype=float)
+        found = np.array([np.nan if v is None else v for v in values], dtype=float)
+        if found.ndim != 1:
+            raise ValueError
+        return found
     except ValueError:
         raise DataError(misread(values, name) or _not_numeric(name, "text or mixed")) from None
     except TypeError as error:

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nghvi.data.errors import DataError
+
 SHOWN = 3
 
 
@@ -14,7 +16,10 @@ def unmasked(values: Any) -> np.ndarray:
         found = values.data.astype(object)
         found[np.ma.getmaskarray(values)] = None
         return found
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of unequal length, or cells that are lists
+        raise DataError(f"the data are no table ({error}): give rows of equal length.") from None
 
 
 def missing(values: np.ndarray) -> np.ndarray:

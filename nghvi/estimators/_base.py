@@ -1,7 +1,6 @@
 """What both estimators share: reading data, building the model, fitting, reporting."""
 
 import dataclasses
-import numbers
 import time
 from typing import Any, Self
 
@@ -14,16 +13,27 @@ from nghvi._core.response import Response
 from nghvi.baselines import BASELINES
 from nghvi.data import Rows
 from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import Column, DataError, Table, check_sizes, read_counts
+from nghvi.data.frame import (
+    Column,
+    DataError,
+    Table,
+    check_sizes,
+    read_columns,
+    read_counts,
+)
 from nghvi.estimators import tables
 from nghvi.estimators.checkpoints import Kept, with_checkpoints
 from nghvi.estimators.checks import Checks
 from nghvi.estimators.choices import (
     check_counts,
+    check_level,
     check_runs,
+    check_seed,
     check_stops,
     choose_batch_groups,
     choose_scaling,
+    choose_seed,
+    with_known_settings,
 )
 from nghvi.estimators.default_priors import follow_data
 from nghvi.estimators.design import (
@@ -52,6 +62,7 @@ PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
 class MixedEstimator(Checks):
     """Base of the two estimators; not for use by itself."""
 
+    @with_known_settings
     def __init__(
         self,
         group: Column | None = None,
@@ -143,6 +154,9 @@ class MixedEstimator(Checks):
                 warn_about_origin(x, structure.features, random)
         self._inputs = table.names
         self.input_quantiles_ = tables.quantile_table(table.values, table.names)
+        if self.formula_ is not None:
+            raw = read_columns(X, self.formula_.inputs)
+            self._raw_quantiles, self._commonest = tables.typical_inputs(raw)
         response.check(y if weight is None else y[weight > 0])
         scaling = Scaling.none(x.shape[1])
         measured = response.typical(y - x[:, num_fixed:] @ known_coef)
@@ -280,12 +294,7 @@ class MixedEstimator(Checks):
         return self._spec.group
 
     def _seed(self) -> int:
-        state = self.random_state
-        if state is None:
-            return 0
-        if isinstance(state, numbers.Integral):
-            return int(state)
-        return int(state.randint(2**31 - 1))
+        return choose_seed(self.random_state)
 
     def posterior_draws(self, draws: int = 2000, seed: int = 0) -> dict[str, np.ndarray]:
         """Joint posterior draws on the scale of the data.
@@ -296,12 +305,25 @@ class MixedEstimator(Checks):
         """
         check_is_fitted(self, "posterior_")
         check_counts(optional=False, draws=draws)
+        check_seed(seed=seed)
         return self.posterior_.draws(int(draws), int(seed))
 
-    def summary(self) -> pd.DataFrame:
-        """Posterior mean, sd and 5, 50, 95 % quantiles of every parameter by name."""
+    def summary(self, level: float = tables.LEVEL) -> pd.DataFrame:
+        """Posterior mean, sd, median and central interval of every parameter by name.
+
+        ``level``: probability of the interval, whose ends are columns named by their percentage:
+        ``q5`` and ``q95``, or ``q2.5`` and ``q97.5`` at 0.95. Effects have their sds and, beside
+        them, their correlations; :meth:`effects_covariance` has variances and covariances.
+        """
         check_is_fitted(self, "posterior_")
-        return tables.summary_table(self.posterior_)
+        check_level(level)
+        return tables.summary_table(self.posterior_, level)
+
+    def effects_covariance(self, level: float = tables.LEVEL) -> pd.DataFrame:
+        """The covariance matrix of the effects, one row a pair; columns as in :meth:`summary`."""
+        check_is_fitted(self, "posterior_")
+        check_level(level)
+        return tables.covariance_table(self.posterior_, level)
 
     def group_effects(self) -> pd.DataFrame:
         """Posterior mean and sd of every group's effects, one row a group."""

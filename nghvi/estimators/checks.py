@@ -11,7 +11,7 @@ from nghvi.data.errors import warn
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
 from nghvi.estimators import tables
-from nghvi.estimators.choices import check_counts
+from nghvi.estimators.choices import check_counts, check_seed
 from nghvi.estimators.predictions import Predictions
 from nghvi.networks import Identity
 from nghvi.posterior import pointwise
@@ -78,6 +78,7 @@ class Checks(Predictions):
         check_counts(optional=False, draws=draws)
         if draws < 100:
             raise DataError(f"draws={draws}: the tail of the weights needs 100 draws at least.")
+        check_seed(seed=seed)
         observed = self._rows_of_the_fit(X, y)
         theta, effects = self.posterior_.joint(int(draws), int(seed))
         pieces = pointwise.by_rows(
@@ -148,6 +149,7 @@ class Checks(Predictions):
         """
         check_is_fitted(self, "posterior_")
         check_counts(optional=False, draws=draws)
+        check_seed(seed=seed)
         from nghvi.posterior.arviz import to_datatree
 
         observed = None if X is None else self._rows_of_the_fit(X, y)

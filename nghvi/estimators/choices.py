@@ -1,7 +1,12 @@
 """From an estimator's settings to the parts of a model; every complaint names the setting."""
 
 import dataclasses
+import difflib
+import functools
+import inspect
+import itertools
 import numbers
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +27,35 @@ from nghvi.responses import RESPONSES
 FEWEST_PIECES = 4
 """Into fewer, data are not divided unless asked to: a step would hardly cost less."""
 COVARIANCES = ("auto", "full", "diagonal")
+MOST_COUNTED = 10**9
+"""Steps, draws, starts: beyond, nobody waits for the end."""
+MOST_PARAMETERS = 10**7
+MOST_COLUMNS = 10_000
+OTHER_WORDS = {
+    **dict.fromkeys(("family", "link", "likelihood", "distribution", "loss"), "response"),
+    **dict.fromkeys(("seed", "rng", "random_seed", "key"), "random_state"),
+    **dict.fromkeys(("n_iter", "max_iter", "num_steps", "iterations", "epochs"), "steps"),
+    **dict.fromkeys(("layers", "hidden_layer_sizes", "hidden_layers"), "hidden"),
+    **dict.fromkeys(("re_formula", "vc_formula", "random_effects", "slopes"), "random"),
+    **dict.fromkeys(("cov", "cov_struct"), "covariance"),
+    **dict.fromkeys(("intercept", "add_intercept"), "fit_intercept"),
+    **dict.fromkeys(("normalize", "scale"), "standardize"),
+    **dict.fromkeys(("network", "module"), "trunk"),
+    "progress": "verbose",
+    "prior": "priors",
+    "by": "group",
+}
+"""What other programs call a setting."""
+NOT_HERE = {
+    "reml": "There is no REML: the posterior holds the uncertainty of all coefficients.",
+    "weights": "Rows that were observed several times are fit(..., counts=).",
+    "sample_weight": "Rows that were observed several times are fit(..., counts=).",
+    "offset": "An offset is a term of a formula: 'y ~ x + offset(z)'.",
+}
+
+
+class SettingError(DataError, TypeError):
+    """There is no such setting; Python itself raises a TypeError for an unknown argument."""
 
 
 def check_counts(*, optional: bool = True, **settings: Any) -> None:
@@ -31,6 +65,79 @@ def check_counts(*, optional: bool = True, **settings: Any) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
             raise DataError(f"{name}={value!r}: give a positive whole number.")
+        if int(value) > MOST_COUNTED:
+            raise DataError(f"{name}={value}: give at most {MOST_COUNTED:,}.")
+
+
+def check_seed(**settings: Any) -> None:
+    """Settings that are a seed."""
+    for name, value in settings.items():
+        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if not whole or not 0 <= int(value) < 2**63:
+            raise DataError(f"{name}={value!r}: give a whole number from 0 to 2**63 - 1.")
+
+
+def check_level(level: Any) -> None:
+    """The probability of an interval."""
+    number = isinstance(level, numbers.Real) and not isinstance(level, bool)
+    if not number or not 0 < level < 1:
+        raise DataError(f"level={level!r}: give a probability between 0 and 1, such as 0.9.")
+
+
+def choose_seed(random_state: Any) -> int:
+    """The seed that a setting stands for; a generator is asked for one."""
+    if random_state is None:
+        return 0
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    check_seed(random_state=random_state)
+    return int(random_state)
+
+
+def with_known_settings(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that complains of a setting that there is not, and says which may be meant."""
+    known = [name for name in inspect.signature(init).parameters if name != "self"]
+
+    @functools.wraps(init)
+    def checked(self: Any, *given: Any, **settings: Any) -> None:
+        _check_known_settings(settings.keys() - set(known), known)
+        init(self, *given, **settings)
+
+    return checked
+
+
+def _check_known_settings(unknown: Iterable[str], known: Sequence[str]) -> None:
+    for name in sorted(unknown):
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = OTHER_WORDS.get(name.lower(), near[0] if near else None)
+        guess = f" Did you mean {meant}=?" if meant in known else ""
+        said = f" {NOT_HERE[name.lower()]}" if name.lower() in NOT_HERE else ""
+        raise SettingError(
+            f"Unknown setting {name!r}.{guess}{said} The settings are {', '.join(known)}."
+        )
+
+
+def check_number_of_parameters(structure: Any, inputs: int, hidden: Any) -> None:
+    """A model whose weights and covariances have room in memory."""
+    if not hidden and inputs > MOST_COLUMNS:
+        raise DataError(
+            f"there are {inputs:,} input columns, and {MOST_COLUMNS:,} are the most, since the "
+            "products of every two are kept. Choose columns, or reduce them, for example with "
+            "scikit-learn's PCA or SelectKBest."
+        )
+    widths = (inputs, *(hidden or ()))
+    weights = sum((a + 1) * b for a, b in itertools.pairwise(map(int, widths)))
+    effects = len(structure.random)
+    covariances = effects * (effects + 1) // 2
+    if weights + covariances > MOST_PARAMETERS:
+        shown = f"hidden={hidden!r}" if hidden else f"random: {effects:,} columns"
+        raise DataError(
+            f"{shown}: {weights:,} weights, and effects of {effects:,} features with "
+            f"{covariances:,} variances and covariances; {MOST_PARAMETERS:,} are the most. Choose "
+            "narrower layers, or random='intercept' for one effect by group."
+        )
 
 
 def check_method(method: Any) -> None:
@@ -74,8 +181,8 @@ def check_known_coef(known_coef: tuple[float, ...], method: str, deep: bool) -> 
 def is_deep(hidden: Any, trunk: Any) -> bool:
     """Whether there is a network; checks the layer widths."""
     hidden = () if hidden is None else hidden
-    if isinstance(hidden, numbers.Integral):
-        raise DataError(f"hidden={hidden}: give a tuple of layer widths, for example (32, 16).")
+    if not isinstance(hidden, list | tuple | np.ndarray):
+        raise DataError(f"hidden={hidden!r}: give a tuple of layer widths, for example (32, 16).")
     if any(isinstance(w, bool) or not isinstance(w, numbers.Integral) or w < 1 for w in hidden):
         raise DataError(f"hidden={hidden!r}: every layer needs a width of at least 1.")
     if trunk is not None and hidden:

@@ -50,7 +50,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
         X, y, counts, _ = self._complete(X, y, counts)
         self._learn(X)
         table, y = self._read(X, y)
-        self.classes_ = np.unique(y)
+        self.classes_ = _classes(y)
         if len(self.classes_) != 2:
             continuous = y.dtype.kind == "f" and (y != np.round(y)).any()
             raise DataError(
@@ -88,3 +88,14 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
                 f"y holds {y[unknown][0]!r}, which is not a class of the fit ({self.classes_})."
             )
         return (y == self.classes_[1]).astype(float)
+
+
+def _classes(y: np.ndarray) -> np.ndarray:
+    try:
+        return np.unique(y)
+    except TypeError:  # values that have no order, such as 1 and "a"
+        kinds = ", ".join(sorted({type(value).__name__ for value in y}))
+        raise DataError(
+            f"y mixes labels of several kinds ({kinds}): give labels of one kind, for example "
+            "y.astype(str)."
+        ) from None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from nghvi.data import Rows
 from nghvi.data.errors import warn
@@ -55,6 +56,11 @@ def random_columns(
             return (0,)
         raise DataError(
             f"random={random!r}: choose 'auto', 'intercept', 'all' or a list of column names."
+        )
+    if not isinstance(random, list | tuple | np.ndarray | pd.Index):
+        raise DataError(
+            f"random={random!r}: give a list of column names, such as ['intercept', 'x'], or "
+            "'auto', 'intercept' or 'all'."
         )
     chosen = []
     for entry in random:

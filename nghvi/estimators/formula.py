@@ -37,15 +37,9 @@ def mixed(
     data frames and codes them as the training data were.
     """
     parse(formula)  # what is wrong with it is said before anything else
-    if response not in RESPONSES:
-        raise DataError(f"response={response!r}: {suggest(response, RESPONSES)}.")
+    if not isinstance(response, str) or response not in RESPONSES:
+        raise DataError(f"response={response!r}: {suggest(str(response), RESPONSES)}.")
     kind = MixedClassifier if RESPONSES[response].binary else MixedRegressor
-    unknown = sorted(settings.keys() - set(kind._get_param_names()))
-    if unknown:
-        raise DataError(
-            f"{unknown[0]} is no setting of {kind.__name__}; "
-            f"{suggest(unknown[0], kind._get_param_names())}."
-        )
     hidden = () if hidden is None else hidden
     estimator = kind(formula=formula, response=response, hidden=hidden, **settings)
     return estimator.fit(data, checkpoint=checkpoint, every=every)

@@ -5,15 +5,24 @@ import copy
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from nghvi.data import Rows
 from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import Complete, DataError, Table, drop_missing, read_response, read_table
+from nghvi.data.frame import (
+    Complete,
+    DataError,
+    Table,
+    drop_missing,
+    has_column,
+    read_response,
+    read_table,
+)
 from nghvi.data.labels import encode_groups, joined, warn_of_strangers
 from nghvi.estimators import tables
-from nghvi.estimators.choices import check_counts
+from nghvi.estimators.choices import check_counts, check_seed
 from nghvi.estimators.design import add_intercept
 from nghvi.estimators.spec import Spec
 from nghvi.formula import Design, learn, response_given, variables
@@ -37,6 +46,10 @@ class Predictions(BaseEstimator, abc.ABC):
     _rows: Fingerprint
     """Of the rows whose posterior this is."""
     groups_: np.ndarray
+    input_quantiles_: pd.DataFrame
+    n_features_in_: int
+    _inputs: tuple[str, ...]
+    """Columns that the model reads, by name."""
 
     def sample_predictive(
         self, X: Any, draws: int = 1000, seed: int = 0, which: str = "known"
@@ -100,7 +113,8 @@ class Predictions(BaseEstimator, abc.ABC):
         if which not in WHICH:
             raise DataError(f"which={which!r}: choose one of {', '.join(map(repr, WHICH))}.")
         check_counts(optional=False, draws=draws)
-        table, x = self._scaled(X)
+        check_seed(seed=seed)
+        table, x = self._scaled(X, grouped=which != "zero")
         codes = np.full(len(x), -1)
         labels = np.zeros(len(x), int)
         if table.group is not None:
@@ -120,10 +134,13 @@ class Predictions(BaseEstimator, abc.ABC):
         values = self._response_values(read_response(y, len(request.x)))
         return self.posterior_.scaling.apply_response(values)
 
-    def _scaled(self, X: Any) -> tuple[Table, np.ndarray]:
-        """The table of new data, checked against the fit's, and its scaled columns."""
+    def _scaled(self, X: Any, *, grouped: bool = True) -> tuple[Table, np.ndarray]:
+        """The table of new data, checked against the fit's, and its scaled columns.
+
+        ``grouped``: whether the group column must be there.
+        """
         check_is_fitted(self, "posterior_")
-        table = self._table(X)
+        table = self._table(X, grouped=grouped)
         expected = self._inputs
         if hasattr(self, "feature_names_in_") and table.named:
             table = tables.align(table, expected)
@@ -148,8 +165,11 @@ class Predictions(BaseEstimator, abc.ABC):
         self.formula_ = None if self.formula is None else learn(self.formula, X)
         self._spec = Spec.of(self, self.formula_)
 
-    def _table(self, X: Any) -> Table:
-        return read_table(X, self._spec.group) if self.formula_ is None else self.formula_.table(X)
+    def _table(self, X: Any, *, grouped: bool = True) -> Table:
+        if self.formula_ is not None:
+            return self.formula_.table(X, grouped=grouped)
+        needed = grouped or has_column(X, self._spec.group, self.n_features_in_)
+        return read_table(X, self._spec.group if needed else None)
 
     def _read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         """Training or validation data, checked."""

@@ -11,7 +11,7 @@ from nghvi.data.errors import warn
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checkpoints import EVERY, Kept
-from nghvi.estimators.choices import choose_response
+from nghvi.estimators.choices import check_level, choose_response
 from nghvi.estimators.predictions import DRAWS
 from nghvi.estimators.streamed import fit_dataset
 from nghvi.posterior import predictive
@@ -141,7 +141,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         """Posterior predictive mean, and with ``return_std`` the predictive sd as well.
 
         ``which``: "known" uses the effects of known groups and draws those of unseen groups
-        from the population; "population" does so for all groups; "zero" leaves effects out.
+        from the population; "population" does so for all groups; "zero" leaves effects out
+        and needs no group column.
         """
         found = self._predicted(X, which, draws, seed)
         scaling = self.posterior_.scaling
@@ -152,8 +153,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         self, X: Any, level: float = 0.9, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central predictive interval of each row."""
-        if not 0 < level < 1:
-            raise DataError(f"level={level!r}: give a probability between 0 and 1, such as 0.9.")
+        check_level(level)
         request = self._request(X, which, draws, seed)
         lower, upper = predictive.interval(self.posterior_, request, level)
         scaling = self.posterior_.scaling

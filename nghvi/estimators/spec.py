@@ -14,6 +14,7 @@ from nghvi.estimators.choices import (
     check_counts,
     check_known_coef,
     check_method,
+    check_number_of_parameters,
     choose_priors,
     choose_trunk,
     is_deep,
@@ -112,7 +113,9 @@ class Structure(NamedTuple):
             features = (INTERCEPT, *(f"h{j}" for j in range(1, trunk.num_features)))
         check_known_coef(spec.known_coef, settings.method, spec.deep)
         random = spec.effects(settings, features)
-        return Structure(priors, trunk, features, random, spec.known_coef)
+        structure = Structure(priors, trunk, features, random, spec.known_coef)
+        check_number_of_parameters(structure, len(names), settings.hidden)
+        return structure
 
     def model(self, response: Response, sweeps: int | None) -> MixedModel:
         """The model; ``sweeps`` of Gibbs where its effects are drawn so."""

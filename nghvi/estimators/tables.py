@@ -1,5 +1,8 @@
 """What people read: sentences and data frames made from a posterior."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -13,7 +16,31 @@ from nghvi.posterior.sensitivity import diagnosis, powers, sensitivity
 from nghvi.recipes.verdict import Status, about_draws
 
 INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-QUANTILES = {"q5": 0.05, "q50": 0.50, "q95": 0.95}
+LEVEL = 0.9
+"""Probability of an interval if nothing is said."""
+MOST_SHOWN = 200
+"""Rows of a table that are printed."""
+
+
+class Summary(pd.DataFrame):
+    """A table that is printed with all of its columns and up to 200 rows, whatever pandas' options.
+
+    Otherwise it is a data frame like any other.
+    """
+
+    @property
+    def _constructor(self) -> type["Summary"]:
+        return Summary
+
+    def __repr__(self) -> str:
+        return self.to_string(max_rows=MOST_SHOWN, float_format=_shown)
+
+    def _repr_html_(self) -> str:
+        return self.to_html(max_rows=MOST_SHOWN, float_format=_shown)
+
+
+def _shown(number: float) -> str:
+    return f"{number:.4g}"
 
 
 def verdict_sentence(posterior: MixedPosterior) -> str:
@@ -71,28 +98,44 @@ def by_name(names: Named, at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         for j in range(i):
             sds = (out[f"effects_sd[{effect}]"] for effect in (effects[j], name))
             out[f"effects_corr[{effects[j]},{name}]"] = cov[:, i, j] / next(sds) / next(sds)
-    for i, name in enumerate(effects):
-        for j in range(i + 1):
-            out[f"effects_cov[{effects[j]},{name}]"] = cov[:, i, j]
     return out
 
 
+def summary_table(posterior: MixedPosterior, level: float) -> Summary:
+    """Weighted moments and quantiles of every parameter over the pool of draws."""
+    scalars = named_scalars(posterior, posterior.inference.pool.theta)
+    return _described(posterior, scalars, level).rename_axis("parameter")
+
+
+def covariance_table(posterior: MixedPosterior, level: float) -> Summary:
+    """The same of every variance and covariance of the effects."""
+    cov, effects = posterior.globals_at(posterior.inference.pool.theta)["effects_cov"], {}
+    for i, name in enumerate(posterior.names.effects):
+        for j, other in enumerate(posterior.names.effects[: i + 1]):
+            effects[other, name] = cov[:, i, j]
+    table = _described(posterior, effects, level)
+    table.index = pd.MultiIndex.from_tuples(effects or [], names=["effect", "with"])
+    return table
+
+
 @np.errstate(over="ignore", invalid="ignore")  # a fit that failed may hold anything
-def summary_table(posterior: MixedPosterior) -> pd.DataFrame:
-    """Weighted moments and quantiles over the pool of draws."""
-    pool = posterior.inference.pool
-    rows = {}
-    for name, values in named_scalars(posterior, pool.theta).items():
+def _described(
+    posterior: MixedPosterior, scalars: Mapping[Any, np.ndarray], level: float
+) -> Summary:
+    pool, tail = posterior.inference.pool, (1 - level) / 2
+    probabilities = (tail, 0.5, 1 - tail)
+    columns = ["mean", "sd", *(f"q{100 * p:.10g}" for p in probabilities)]
+    rows = []
+    for values in scalars.values():
         mean = pool.weight @ values
         # Squares of values in units of the largest: those of a variance in raw units may overflow.
         unit = max(np.abs(values - mean).max(), np.finfo(float).tiny)
-        row = {"mean": mean, "sd": unit * np.sqrt(pool.weight @ ((values - mean) / unit) ** 2)}
+        sd = unit * np.sqrt(pool.weight @ ((values - mean) / unit) ** 2)
         order = np.argsort(values)
         cumulative = np.cumsum(pool.weight[order]) - 0.5 * pool.weight[order]
-        for label, level in QUANTILES.items():
-            row[label] = np.interp(level, cumulative, values[order])
-        rows[name] = row
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("parameter")
+        quantiles = np.interp(probabilities, cumulative, values[order])
+        rows.append([mean, sd, *quantiles])
+    return Summary(rows, index=list(scalars), columns=columns, dtype=float)
 
 
 def prior_table(posterior: MixedPosterior, standardized: bool) -> pd.DataFrame:
@@ -114,7 +157,7 @@ def sensitivity_table(posterior: MixedPosterior) -> pd.DataFrame:
     found = powers(posterior)
     rows = {}
     for name, values in named_scalars(posterior, found.theta).items():
-        if name.startswith("effects_cov") or np.ptp(values) == 0:
+        if np.ptp(values) == 0:
             continue
         prior = sensitivity(values, found.log_prior)
         likelihood = sensitivity(values, found.log_likelihood)
@@ -131,6 +174,18 @@ def quantile_table(values: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
     found = np.quantile(values, INPUT_QUANTILES, axis=0)
     index = pd.Index(INPUT_QUANTILES, name="quantile")
     return pd.DataFrame(found, index=index, columns=list(names))
+
+
+def typical_inputs(raw: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Quantiles of the numbers among raw columns, and the commonest value of the others."""
+    measured = [c for c in raw if raw[c].dtype.kind in "iuf"]
+    values = raw[measured].to_numpy(float).reshape(len(raw), len(measured))
+    # Values that occur: a number may be the code of a category.
+    found = np.quantile(values, INPUT_QUANTILES, axis=0, method="inverted_cdf")
+    index = pd.Index(INPUT_QUANTILES, name="quantile")
+    quantiles = pd.DataFrame(found, index=index, columns=measured)
+    others = {str(c): raw[c].mode().iloc[0] for c in raw if c not in measured}
+    return quantiles, {c: v for c, v in others.items() if isinstance(v, str | bool | np.bool_)}
 
 
 def effects_table(posterior: MixedPosterior) -> pd.DataFrame:

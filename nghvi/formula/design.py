@@ -51,6 +51,12 @@ class Design(NamedTuple):
         return _variables(parse(self.formula))
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The same without the group."""
+        syntax = parse(self.formula)
+        return _variables(syntax._replace(group=None))
+
+    @property
     def movable(self) -> tuple[str, ...]:
         """Columns of the design that are columns of the data and read nowhere else in it."""
         syntax = parse(self.formula)
@@ -64,9 +70,10 @@ class Design(NamedTuple):
         readers = Counter(name for term in terms.values() for name in variables_of(syntax, [term]))
         return tuple(name for name in self.columns if readers[name] == 1)
 
-    def table(self, data: Any) -> Table:
-        """The design's columns and the groups of a raw data frame."""
+    def table(self, data: Any, *, grouped: bool = True) -> Table:
+        """The design's columns of a raw data frame and, unless they are not needed, its groups."""
         syntax = parse(self.formula)
+        syntax = syntax if grouped else syntax._replace(group=None)
         table = _read(syntax, read_columns(data, _variables(syntax)), self.learnt).table
         if table.names != self.columns:
             differing = ", ".join(map(repr, sorted(set(table.names) ^ set(self.columns))))

@@ -1,6 +1,7 @@
 """Models of grouped rows on mini-batches of their groups, and what cannot be done with these."""
 
 from nghvi._core.batches import Batches, Subsampled
+from nghvi._core.errors import InputError
 from nghvi._core.model import LatentModel, MarginalModel
 from nghvi._typing import Data
 from nghvi.data import Rows
@@ -19,23 +20,23 @@ def in_batches(
 ) -> tuple[Subsampled, Batches]:
     """The model of a piece and the pieces; ``batch_groups=None`` where they lie on disk already."""
     if method != "auto":
-        raise ValueError(
+        raise InputError(
             f"batch_groups with method={method!r}: the published rules see all groups at every "
             "step; leave batch_groups=None, or method='auto'."
         )
     if rank == "full":
-        raise ValueError("batch_groups with rank='full': give a number of factors.")
+        raise InputError("batch_groups with rank='full': give a number of factors.")
     if devices is not None:
-        raise ValueError(
+        raise InputError(
             f"batch_groups with devices={devices!r}: a batch is one device's work; choose one."
         )
     if not isinstance(data, Rows | StreamedRows) or not isinstance(model, MarginalModel):
-        raise ValueError(
+        raise InputError(
             f"batch_groups with {type(model).__name__} of {type(data).__name__}: only a model of "
             "grouped rows with a log_marginal can be divided into groups."
         )
     if getattr(model, "gibbs", None) is not None:
-        raise ValueError(
+        raise InputError(
             "batch_groups with Gibbs sweeps: they go on from the last draw of a group's effects, "
             "which is many steps old; give the model gibbs=None."
         )

@@ -51,17 +51,12 @@ def posterior(
         if name not in summary.index:
             raise DataError(f"there is no parameter {name!r}; see summary() for the names.")
         return _density(estimator, summary.loc[name], axes_or_new(ax), truth)
-    names = main_parameters(estimator) if name is None else list(name)
+    names = list(summary.index) if name is None else list(name)
     axes = grid_or_new(ax, len(names), 4)
     known = truth if isinstance(truth, Mapping) else {}
     for each, one in zip(names, axes.ravel(), strict=False):
         posterior(estimator, each, one, known.get(each))
     return axes
-
-
-def main_parameters(estimator: Any) -> list[str]:
-    """All parameters but covariances, which standard deviations and correlations tell."""
-    return [n for n in estimator.summary().index if not n.startswith("effects_cov")]
 
 
 def _density(estimator: Any, row: Any, ax: Axes, truth: Any) -> Axes:
@@ -118,7 +113,7 @@ def caterpillar(
 
 def overview(estimator: Any, truth: dict[str, float] | None = None) -> Figure:
     """One figure: trace, group effects and the density of every main parameter."""
-    shown = main_parameters(estimator)
+    shown = list(estimator.summary().index)
     panels = 2 + len(shown)
     columns = 4
     rows = -(-panels // columns)

@@ -65,6 +65,33 @@ class MixedPosterior(NamedTuple):
             self.scaling.back(random),
         )
 
+    def check(self) -> None:
+        """Raise an error if the parts do not fit together, as those of an altered file may not.
+
+        Shapes are followed through everything that is computed from them; nothing is computed.
+        """
+        pool, scaling, names = self.inference.pool, self.scaling, self.names
+        numbers = (pool.theta, pool.weight, scaling.centre, scaling.scale, scaling.y_centre)
+        if not all(np.isfinite(np.asarray(each, float)).all() for each in numbers):
+            raise DataError("draws or scales are not finite.")
+        if not (np.all(scaling.scale) and np.isfinite(scaling.y_scale) and scaling.y_scale > 0):
+            raise DataError("a scale is 0 or not finite.")
+        if pool.theta.shape != (len(pool.weight), np.asarray(self.inference.q.centre).size):
+            raise DataError("draws, weights and the family differ in size.")
+        if len(names.effects) != len(self.model.random):
+            raise DataError("effects have other names than columns.")
+        if names.effects and len(names.groups) != sum(part.num_groups for part in self.parts):
+            raise DataError("there are other groups than labels.")
+        key, theta = jax.random.split(jax.random.key(0), 1), jax.device_put(pool.theta[:1])
+        params = eqx.filter_eval_shape(unravel_draws, self.model, self.data, theta)
+        if params.coef.shape[-1] != len(names.features):
+            raise DataError("coefficients have other names than columns.")
+        eqx.filter_eval_shape(_precision_factors, self.model, params)
+        to_raw = jax.device_put(self.maps()[1])
+        for part in self.parts:
+            if names.effects and not isinstance(part, StreamedRows):
+                eqx.filter_eval_shape(_average_moments, self.model, part, key, theta, to_raw)
+
     def features_are_constant(self) -> bool:
         """Whether the network gives every row the same features (at the centre of q).
 

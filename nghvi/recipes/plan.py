@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array
 
+from nghvi._core.errors import InputError
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta, parameter_dimension
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._typing import Data, Key
@@ -38,11 +39,11 @@ class Plan(NamedTuple):
         """The recipe for this model."""
         rank, method = self.rank, self.method
         if method not in METHODS:
-            raise ValueError(f"method={method!r}: choose one of {', '.join(map(repr, METHODS))}.")
+            raise InputError(f"method={method!r}: choose one of {', '.join(map(repr, METHODS))}.")
         if isinstance(rank, bool) or not (
             (isinstance(rank, int) and rank >= 0) or rank in ("auto", "full")
         ):
-            raise ValueError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")
+            raise InputError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")
         number = None if isinstance(rank, str) else int(rank)
         exact = isinstance(model, MarginalModel) and (
             model.marginal_is_exact or self.latents == "integrate"
@@ -59,7 +60,7 @@ class Plan(NamedTuple):
         if self.smooth and dim <= LARGEST_FULL:
             return smooth_recipe(model, score, number, self.batch, self.costly)
         if rank == "full":
-            raise ValueError(
+            raise InputError(
                 f"rank='full' with a network or {dim} parameters: give a number of factors."
             )
         if isinstance(model, MarginalModel) and not model.integration_is_cheap:

@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from nghvi import interpret, plots
-from nghvi.plots.fit import main_parameters
 from nghvi.posterior.sensitivity import THRESHOLD
 from nghvi.report import words
 from nghvi.report.figures import SMALL, TALL
@@ -21,7 +20,7 @@ MOST_PARAMETERS, MOST_EFFECTS, MOST_INPUTS = 16, 4, 4
 def parameters(subject: Subject) -> Html:
     """Coefficients, variance components and their densities."""
     estimator = subject.estimator
-    summary = estimator.summary().loc[main_parameters(estimator)]
+    summary = estimator.summary()
     features = list(estimator.posterior_.names.features)
     content: list[object] = []
     if not estimator.converged_:
@@ -145,8 +144,8 @@ def profiles(subject: Subject) -> Html | None:
     if words.is_linear(estimator):
         return None
     # Names that the table of curves uses itself cannot be profiled.
-    movable = interpret.movable(estimator)
-    names = [n for n in movable if n not in interpret.CURVE_COLUMNS]
+    inputs = interpret.followed(estimator)
+    names = [n for n in inputs if n not in interpret.CURVE_COLUMNS]
     curves = {n: interpret.lek_profile(estimator, n, draws=50) for n in names}
     strongest = sorted(names, key=lambda n: -np.ptp(curves[n]["mean"]))[:MOST_INPUTS]
     if not strongest:

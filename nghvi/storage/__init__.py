@@ -16,6 +16,9 @@ from nghvi.storage.classes import class_named, is_registered
 from nghvi.storage.classes import register as register
 from nghvi.storage.codec import decode, encode
 from nghvi.storage.errors import StorageError as StorageError
+from nghvi.storage.fields import hints_of, misfit
+
+ALTERED = "the file was altered; get another copy of it or fit again"
 
 
 def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
@@ -57,7 +60,7 @@ def _estimator(stored: file.Stored) -> Any:
     return estimator
 
 
-def _check_attributes(kind: type[BaseEstimator], attributes: Any) -> None:
+def _check_attributes(kind: Any, attributes: Any) -> None:
     if not isinstance(attributes, dict):
         raise StorageError(f"the file holds no attributes of {kind.__name__}.")
     parameters = set(kind._get_param_names())
@@ -69,6 +72,19 @@ def _check_attributes(kind: type[BaseEstimator], attributes: Any) -> None:
             f"{kind.__name__} has other parameters here than in the file ({named}): it was made "
             "by another version of nghvi; load it with that version or fit again."
         )
+    learnt = {name for name in hints_of(kind) if _is_fitted_name(name)}
+    if lost := sorted(learnt - attributes.keys()):
+        raise StorageError(f"{kind.__name__} lacks {', '.join(lost)}: {ALTERED}.")
+    if wrong := misfit(kind, {name: attributes[name] for name in learnt}):
+        held = type(attributes[wrong]).__name__
+        raise StorageError(f"{wrong} of {kind.__name__} holds a {held}: {ALTERED}.")
+    check = getattr(attributes.get("posterior_"), "check", None)
+    if check is not None:
+        try:
+            check()
+        except Exception as error:  # whatever does not fit together fails in its own way
+            reason = str(error).split("\n")[0]
+            raise StorageError(f"its parts do not fit together ({reason}): {ALTERED}.") from error
 
 
 def _is_fitted_name(name: str) -> bool:

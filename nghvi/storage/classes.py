@@ -36,6 +36,7 @@ from nghvi.recipes.run import Ended, Position, Run
 from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.responses import RESPONSES
 from nghvi.storage.errors import StorageError
+from nghvi.storage.fields import misfit
 from nghvi.variational import FAMILIES
 
 Class = TypeVar("Class", bound=type)
@@ -139,6 +140,11 @@ def instance(cls: type, fields: dict[str, Any]) -> Any:
         raise StorageError(
             f"{cls.__name__} has other fields here than in the file ({differing}): the file was "
             "made by another version of the class; load it with that one or fit again."
+        )
+    if wrong := misfit(cls, fields):
+        raise StorageError(
+            f"{wrong} of {cls.__name__} holds a {type(fields[wrong]).__name__}, which it never "
+            "does: the file was altered; get another copy of it or fit again."
         )
     if issubclass(cls, tuple | enum.Enum):
         return cls(**fields)

@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import stat
 import struct
 import zipfile
 from typing import Any, BinaryIO, NamedTuple
@@ -84,6 +85,11 @@ def _write_zip(file: BinaryIO, members: dict[str, bytes]) -> None:
 
 def _members(path: str | os.PathLike) -> dict[str, bytes]:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would wait for ever
+            raise StorageError(
+                f"{path}: this is not a model file but a directory, a pipe or a device; give a "
+                "file that was written by save."
+            )
         with open(path, "rb") as file:
             if file.read(2) != b"PK":
                 raise DamagedError(
