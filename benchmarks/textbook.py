@@ -205,7 +205,7 @@ def compare(case: Case) -> list[dict[str, Any]]:
                     "median": middle,
                     "low": low,
                     "high": high,
-                    "boundary": bool(reference["kind"] == "effects" and _is_zero(case, estimate)),
+                    "boundary": bool(reference["kind"] == "effects" and estimate == 0),
                     "inside": bool(low <= estimate <= high),
                 }
             )
@@ -230,11 +230,6 @@ def compare(case: Case) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _is_zero(case: Case, estimate: float) -> bool:
-    """Whether an sd is at lme4's boundary; in units that do not matter."""
-    return abs(estimate) < 1e-4 * abs(case.fit["estimate"].iloc[-1]) * 1e-3
 
 
 def cases(directory: pathlib.Path | None) -> Iterator[Case]:

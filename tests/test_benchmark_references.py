@@ -3,9 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
-from benchmarks import longitudinal
+from benchmarks import default_priors, longitudinal, textbook
 from benchmarks.longitudinal_reference import log_huang_wand, log_likelihood_by_grid, root
 from nghvi._linalg.packed import pack_lower
 from nghvi.data import Rows
@@ -52,3 +53,33 @@ def test_most_persons_of_the_longitudinal_data_are_all_0_or_all_1():
             for seed in longitudinal.SEEDS:
                 problem = longitudinal.simulate(response, size, seed)
                 assert longitudinal.share_constant(problem) > 0.5
+
+
+@pytest.mark.parametrize(("groups", "rows", "share"), [(3, 2, 0.5), (6, 20, 0.001), (100, 5, 0.99)])
+def test_the_grid_of_the_prior_study_is_fine_enough(groups, rows, share):
+    priors = default_priors.PAIRS["both half-t(2, 2.5)"]
+    squares = default_priors.Squares(np.random.default_rng(1), groups, rows, share, 2)
+    found = default_priors.quantiles(squares, priors)
+    grid = np.tile(np.linspace(-8, 6, 1500), (2, 1))
+    log_density = squares.log_posterior(grid, grid, priors)
+    weight = np.exp(log_density - log_density.max(axis=(1, 2), keepdims=True))
+    for axis, quantiles in zip((2, 1), found, strict=True):
+        below = np.cumsum(weight.sum(axis=axis), axis=1)
+        for k in range(2):
+            exact = np.interp([0.025, 0.5, 0.975], below[k] / below[k, -1], grid[k] + 0.0047)
+            np.testing.assert_allclose(np.log(quantiles[k]), exact, atol=0.03)
+
+
+def test_textbook_data_in_other_units_are_the_same_facts():
+    data = pd.DataFrame({"y": [1.0, 2.0, 4.0], "x": [0.0, 1.0, 2.0], "g": [1, 1, 2]})
+    rows = [("fixed", "(Intercept)", 3.0), ("fixed", "x", 0.5), ("residual", "residual", 0.1)]
+    fit = pd.DataFrame(rows, columns=["kind", "name", "estimate"])
+    case = textbook.Case("some", "y ~ x + (1 | g)", data, fit, "none")
+    units = dict(case.in_other_units())
+    assert list(units) == ["as they are", "y * 1000", "y / 1000", "x + 1000"]
+    assert units["y * 1000"].data["y"].tolist() == [1000.0, 2000.0, 4000.0]
+    assert units["y * 1000"].fit["estimate"].tolist() == [3000.0, 500.0, 100.0]
+    moved = units["x + 1000"]
+    assert moved.data["x"].tolist() == [1000.0, 1001.0, 1002.0]
+    assert moved.data["g"].tolist() == [1, 1, 2]
+    assert moved.fit["name"].tolist() == ["x", "residual"]
