@@ -61,7 +61,7 @@ CLOSE = 0.10
 
 R_PROGRAM = """
 args <- commandArgs(TRUE); suppressMessages({library(nlme); library(lme4)})
-jobs <- read.csv(file.path(args[1], "jobs.csv"))
+jobs <- read.csv(file.path(args[1], "jobs.csv"), colClasses="character")
 for (i in seq_len(nrow(jobs))) {
   name <- jobs$name[i]; formula <- as.formula(jobs$formula[i])
   if (jobs$file[i] != "") data <- read.csv(jobs$file[i]) else {
