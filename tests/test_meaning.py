@@ -1,5 +1,8 @@
 """Data that can be read but were not meant so: refused or warned of, with column and remedy."""
 
+import copy
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -10,6 +13,7 @@ from nghvi import DataError, DataWarning, MixedClassifier, MixedRegressor
 from nghvi.data.frame import drop_missing
 from nghvi.data.text import misread
 from nghvi.formula import learn
+from nghvi.recipes.verdict import Cause
 from tests.conftest import panel_frame
 
 FRAME = panel_frame()
@@ -153,6 +157,23 @@ def test_sizes_beyond_numbers_are_refused(power, tmp_path):
         rows = nghvi.GroupedDataset(tmp_path / "rows.parquet")
         with pytest.raises(DataError, match=f"column '{name}' has values of size"):
             MixedRegressor("g").fit(rows, "y")
+
+
+def test_a_summary_that_is_not_finite_is_a_failure(fitted):
+    """The last guard: whatever the optimiser says."""
+    assert fitted.converged_
+    pool = fitted.posterior_.inference.pool
+    broken = dataclasses.replace(
+        fitted.posterior_.inference, pool=pool._replace(theta=np.full_like(pool.theta, np.inf))
+    )
+    copied = copy.copy(fitted)
+    copied.posterior_ = fitted.posterior_._replace(inference=broken)
+    copied._publish(broken, 1.0)
+    assert not copied.converged_
+    assert copied.posterior_.inference.verdict.cause == Cause.NOT_FINITE
+    assert copied.verdict_.startswith("Failed: parameters in the summary are not finite numbers.")
+    extreme = MixedRegressor("g", standardize=False).fit(FRAME[["g", "a"]], 1e30 * FRAME["y"])
+    assert not extreme.converged_ or np.isfinite(extreme.summary().to_numpy()).all()
 
 
 @pytest.mark.parametrize(("of_x", "of_y"), [(1e-60, 1e60), (1e60, 1e-60)])

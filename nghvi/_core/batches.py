@@ -26,6 +26,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
+from nghvi._core.errors import InputError
 from nghvi._core.model import DividedModel, MarginalModel, parameter_dimension
 from nghvi._core.score import Sampled, Score
 from nghvi._typing import Data, Key, Latents, Params, Scalar
@@ -79,7 +80,7 @@ class Subsampled(DividedModel):
     ) -> Scalar:
         prior = self.model.log_prior(params) if prior is None else prior
         if prior is None:
-            raise ValueError(
+            raise InputError(
                 f"batch_groups: {type(self.model).__name__} states no log_prior, so its likelihood "
                 "cannot be weighted."
             )

@@ -265,15 +265,21 @@ class MixedEstimator(Checks):
         self.elbo_se_ = inference.elbo_se
         self.log_evidence_ = inference.log_evidence - jacobian
         self.k_hat_ = inference.k_hat
-        if self.posterior_.features_are_constant():
-            dead = Verdict(Status.FAILED, Cause.CONSTANT_FEATURES)
-            inference = dataclasses.replace(inference, verdict=dead)
+        if (cause := self._why_unusable()) is not None:
+            inference = dataclasses.replace(inference, verdict=Verdict(Status.FAILED, cause))
             self.posterior_ = self.posterior_._replace(inference=inference)
         self.converged_ = inference.converged
         self.verdict_ = tables.verdict_sentence(self.posterior_)
         self.trace_ = tables.trace_table(inference, jacobian)
         self.n_iter_ = max(inference.run.steps, 1)
         self.seconds_ = seconds
+
+    def _why_unusable(self) -> Cause | None:
+        """What makes a result of no use although the optimiser has nothing to complain of."""
+        if self.posterior_.features_are_constant():
+            return Cause.CONSTANT_FEATURES
+        good = self.posterior_.inference.converged
+        return Cause.NOT_FINITE if good and not tables.is_finite(self.posterior_) else None
 
     def _encode(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         if table.group is None:

@@ -16,6 +16,8 @@ from nghvi.posterior.sensitivity import diagnosis, powers, sensitivity
 from nghvi.recipes.verdict import Status, about_draws
 
 INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+HARMLESS = 50.0
+"""Of parameters and of logarithms of units: squares of their exponentials are finite."""
 LEVEL = 0.9
 """Probability of an interval if nothing is said."""
 MOST_SHOWN = 200
@@ -136,6 +138,15 @@ def _described(
         quantiles = np.interp(probabilities, cumulative, values[order])
         rows.append([mean, sd, *quantiles])
     return Summary(rows, index=list(scalars), columns=columns, dtype=float)
+
+
+def is_finite(posterior: MixedPosterior) -> bool:
+    """Whether every number of the summary is one; it is computed only where that is in doubt."""
+    theta, scaling = posterior.inference.pool.theta, posterior.scaling
+    units = np.abs(np.log([*scaling.scale, scaling.y_scale]))
+    if np.abs(theta).max(initial=0.0) < HARMLESS and units.max() < HARMLESS:
+        return True
+    return bool(np.isfinite(summary_table(posterior).to_numpy()).all())
 
 
 def prior_table(posterior: MixedPosterior, standardized: bool) -> pd.DataFrame:

@@ -6,6 +6,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from nghvi._core.errors import InputError
+
 BLUE, GREY, ORANGE = "#2a6f97", "#8d99ae", "#d1495b"
 CURVES = [(colour, dash) for dash in ("-", "--") for colour in (BLUE, ORANGE, GREY)]
 """Colour and dash of curves that are told apart; more than these are not."""
@@ -23,7 +25,7 @@ def grid_or_new(ax: Any, number: int, columns: int) -> np.ndarray:
     if ax is not None:
         given = np.atleast_1d(np.asarray(ax, dtype=object))
         if given.size < number:
-            raise ValueError(f"ax holds {given.size} axes, the picture has {number} panels.")
+            raise InputError(f"ax holds {given.size} axes, the picture has {number} panels.")
         return given
     columns = min(columns, number)
     rows = -(-number // columns)

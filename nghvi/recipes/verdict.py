@@ -66,6 +66,7 @@ class Cause(enum.StrEnum):
     DENSITY = "density"
     REJECTED_STEPS = "rejected_steps"
     CONSTANT_FEATURES = "constant_features"
+    NOT_FINITE = "not_finite"
     EARLIER_VERSION = "earlier_version"
 
 
@@ -367,6 +368,10 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
             "fitted"
         ),
         ("Try another random_state, more n_starts or activation='silu'.",),
+    ),
+    (Status.FAILED, Cause.NOT_FINITE): Outcome(
+        lambda facts: "parameters in the summary are not finite numbers",
+        ("Standardise the data (standardize=True), or measure them in other units.", SIMPLER),
     ),
     **{
         (status, Cause.EARLIER_VERSION): Outcome(
