@@ -146,7 +146,7 @@ def is_finite(posterior: MixedPosterior) -> bool:
     units = np.abs(np.log([*scaling.scale, scaling.y_scale]))
     if np.abs(theta).max(initial=0.0) < HARMLESS and units.max() < HARMLESS:
         return True
-    return bool(np.isfinite(summary_table(posterior).to_numpy()).all())
+    return bool(np.isfinite(summary_table(posterior, LEVEL).to_numpy()).all())
 
 
 def prior_table(posterior: MixedPosterior, standardized: bool) -> pd.DataFrame:

@@ -108,6 +108,7 @@ class MixedPosterior(NamedTuple):
         """coef, effects_cov and what the response reports at each row of theta, raw scale."""
         return self.globals_of(unravel_draws(self.model, self.data, theta))
 
+    @np.errstate(over="ignore", invalid="ignore")  # a fit that failed may hold anything
     def globals_of(self, params: MixedParams) -> dict[str, np.ndarray]:
         """The same of named parameters with a leading axis."""
         coef_map, effects_map = self.maps()
