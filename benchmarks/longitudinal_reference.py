@@ -109,6 +109,7 @@ def load_or_run(problem: Problem, priors: Priors, *, grid: bool = False) -> dict
     key = key_of(problem, priors)
     found = _kept().get(key)
     if found is None:
+        jax.clear_caches()  # a program per data set would pile up in memory
         found = {"problem": problem.name, "rows": len(problem.y), **run(problem, priors)}
         found["about"] = about()
         _keep(key, found)

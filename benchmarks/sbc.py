@@ -92,7 +92,6 @@ CELLS = (
     Cell("probit", "probit, 40 groups", "probit", 40, 8, 3, 1),
     Cell("logit", "logit, 40 groups, two effects", "logit", 40, 8, 3, 2),
     Cell("drawn effects", "probit, 40 groups, effects drawn", "probit", 40, 8, 3, 1, "sample"),
-    Cell("logit four effects", "logit, 40 groups, four effects", "logit", 40, 10, 4, 4),
 )
 
 
