@@ -15,8 +15,9 @@ from nghvi._core.fit import _run_chunk, fit
 from nghvi._core.hybrid import HybridVI
 from nghvi._core.score import Integrated, Sampled
 from nghvi._core.step_rules import adadelta_rule, coded_rule, printed_rule, robbins_monro
-from nghvi.recipes.run import run
+from nghvi.recipes.run import Recipe, Stage, carry_on, once_per_stage, run
 from nghvi.recipes.smooth import smooth_recipe
+from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.variational import CholeskyGaussian, FactorGaussian
 
 
@@ -167,6 +168,44 @@ def test_an_interrupted_recipe_resumes_to_the_same_bits(after, key):
     rest = run(recipe, key, model, DATA, resume=part.position)
     assert same(whole.q, rest.q)
     assert whole.steps == rest.steps
+
+
+def judged_by_steps(enough):
+    """A judge who is content after so many steps, and how often it was asked anew."""
+    asked = []
+
+    def judge(key, model, data, done):
+        steps = sum(len(stage.fit.trace.log_q) for stage in done)
+        asked.append(steps)
+        status = Status.CONVERGED if steps >= enough else Status.NOT_CONVERGED
+        return Verdict(status, Cause.EARLIER_VERSION)
+
+    return once_per_stage(judge), asked
+
+
+@pytest.mark.parametrize(("enough", "taken"), [(1, 10), (11, 20), (40, 40), (99, 40)])
+def test_encores_are_run_while_the_judge_is_not_content(enough, taken, key):
+    judge, asked = judged_by_steps(enough)
+    first = Stage("first", lambda *_: START, ALGORITHMS["ordinary"], 10, 5)
+    stages = [first, first._replace(num_steps=20, encore=True, continues=True)]
+    again = first._replace(begin=carry_on, name="again", encore=True)
+    stages += [again, again._replace(num_steps=20, encore=False, continues=True)]
+    done = run(Recipe("own", tuple(stages), judge), key, NormalMean(), DATA)
+    assert done.steps == taken
+    assert len(asked) == len(set(asked))
+    assert done.verdict.converged == (enough <= 40)
+
+
+def test_a_stage_in_two_takes_the_same_steps_as_in_one(key):
+    """And the result is the average over the last window of its own."""
+    algorithm, judge = ALGORITHMS["coded"], judged_by_steps(1)[0]
+    whole = Stage("whole", lambda *_: START, algorithm, 20, 7, 4)
+    halves = (whole._replace(num_steps=13), whole._replace(continues=True))
+    results = [
+        run(Recipe("own", stages, judge), key, NormalMean(), DATA) for stages in ((whole,), halves)
+    ]
+    assert same(results[0].q, results[1].q)
+    assert results[0].steps == results[1].steps == 20
 
 
 def test_a_second_interrupt_is_not_held_back(key):

@@ -28,7 +28,7 @@ from nghvi._core.score import AtRest, Integrated, Score
 from nghvi._core.step_rules import Adam
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
-from nghvi.recipes.run import Begin, Ended, Recipe, Stage, carry_on
+from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on, once_per_stage
 from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
 from nghvi.variational.factor import FactorGaussian
 from nghvi.variational.point import Point
@@ -120,24 +120,19 @@ def deep_recipe(
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
     polish = polish._replace(anchored=True)
     settled = Cause.ONE_OF_MANY_MODES if network else Cause.FEW_FACTORS
-    settling = Settling(batch, settled, starts=num_starts, rank=rank)
     stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
     stages += [explore, *_in_two(polish)]
     if steps is None:
-        again = polish._replace(needed=settling.encore)
         for n in range(2, 2 + ENCORES):
-            stages += _in_two(again._replace(name=f"polish {n}"))
-    return Recipe("deep", tuple(stages), settling.judge, widen)
+            stages += _in_two(polish._replace(name=f"polish {n}", encore=True))
+    judge = judge_settling(batch, settled, starts=num_starts, rank=rank)
+    return Recipe("deep", tuple(stages), judge, widen)
 
 
 def _in_two(stage: Stage) -> tuple[Stage, Stage]:
     """The same steps as two stages, so that what the last quarter did can be seen."""
-
-    def begun(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> bool:
-        return done[-1].name == stage.name
-
     first = stage._replace(num_steps=max(1, stage.num_steps - stage.num_steps // 4))
-    return first, stage._replace(needed=begun, continues=True)
+    return first, stage._replace(encore=False, continues=True)
 
 
 def _random(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
@@ -156,55 +151,41 @@ def _height(climb: Fit) -> float:
     return height if np.isfinite(height) else -np.inf
 
 
-class Settling:
+def judge_settling(batch: int | None, settled: Cause, **about: float) -> Judge:
     """Whether the ELBO still moves: what the last quarter of the polishing did to it.
 
     The averages of q before and after that quarter are compared by the same draws where the ELBO
     can be evaluated, by the noisy ELBO of the steps otherwise.
     """
 
-    def __init__(self, batch: int | None, settled: Cause, **facts: float) -> None:
-        self._batch, self._settled, self._facts = batch, settled, facts
-        self._verdicts: dict[int, Verdict] = {}
-        """By the number of stages that had ended; a stage and the judge ask the same."""
-
-    def judge(self, key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
-        """The verdict on what the last stage left."""
-        if len(done) not in self._verdicts:
-            self._verdicts[len(done)] = self._judged(key, model, data, done)
-        return self._verdicts[len(done)]
-
-    def encore(self, key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> bool:
-        """Whether further polishing may help."""
-        verdict = self.judge(key, model, data, done)
-        return verdict.status is Status.NOT_SETTLED and verdict.cause is not Cause.STEPS
-
-    def _judged(self, key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
+    def decide(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
         traces = [cast(Info, stage.fit.trace) for stage in done]
         elbo = _noisy_elbo(traces[-1])
         if not np.isfinite(elbo).all() or np.asarray(traces[-1].rejected)[-10:].any():
             rejected = sum(int(np.sum(trace.rejected)) for trace in traces)
             return Verdict(Status.FAILED, Cause.REJECTED_STEPS, {"rejected": rejected})
-        steps = done[-1].fit.step
-        if steps < LEAST_TO_JUDGE:
-            enough = int(np.ceil(LEAST_TO_JUDGE / SHARES["polish"]))
-            return Verdict(Status.NOT_SETTLED, Cause.STEPS, {"steps": steps, "enough": enough})
         before, after = (stage.fit for stage in done[-2:])
+        if after.step < LEAST_TO_JUDGE:
+            enough = int(np.ceil(LEAST_TO_JUDGE / SHARES["polish"]))
+            few = {"steps": after.step, "enough": enough}
+            return Verdict(Status.NOT_SETTLED, Cause.STEPS, few)
         limit = most_movement(after.q.dim)
-        change, found = _traced_change(_noisy_elbo(before.trace), elbo)
+        change, found = _traced_change(_noisy_elbo(traces[-2]), elbo)
         if isinstance(model, MarginalModel) and is_affordable(model, data):
-            change, found = _paired_change(key, before.q, after.q, model, data, self._batch, limit)
+            change, found = _paired_change(key, before.q, after.q, model, data, batch, limit)
         facts = {
             "change": change,
             "bound": found.upper,
             "limit": limit,
             "steps": after.step - before.step,
-            **self._facts,
+            **about,
         }
         if found.upper <= limit:
-            return Verdict(Status.SETTLED, self._settled, facts)
+            return Verdict(Status.SETTLED, settled, facts)
         told = found.lower > limit
         return Verdict(Status.NOT_SETTLED, Cause.RISING if told else Cause.NOISE, facts)
+
+    return once_per_stage(decide)
 
 
 def most_movement(dim: int) -> float:
@@ -257,6 +238,5 @@ def _traced_change(before: np.ndarray, after: np.ndarray) -> tuple[float, Bounds
     return change, Bounds.around(np.asarray(change), error, len(after) - 1)
 
 
-def _noisy_elbo(trace: Info | None) -> np.ndarray:
-    trace = cast(Info, trace)
+def _noisy_elbo(trace: Info) -> np.ndarray:
     return np.asarray(trace.log_target) - np.asarray(trace.log_q)

@@ -29,6 +29,8 @@ Stop = Callable[[int, Info], bool]
 Traces = tuple[tuple[str, Info], ...]
 Judge = Callable[[Key, LatentModel, Data, tuple[Ended, ...]], Verdict]
 """Of the stages that have ended; the result is what the last one left."""
+UNFINISHED = (Status.NOT_CONVERGED, Status.NOT_SETTLED)
+"""Ends after which further steps may help."""
 Progress = Callable[[str, int, int, Info], None]
 
 
@@ -44,10 +46,8 @@ class Stage(NamedTuple):
     average_last: int = 0
     stop: Stop = lambda step, trace: False
     """Read after every chunk; True means the stage has reached what it is for."""
-    needed: Callable[[Key, LatentModel, Data, tuple[Ended, ...]], bool] = (
-        lambda key, model, data, done: True
-    )
-    """Whether to run it at all, after the stages before it."""
+    encore: bool = False
+    """Whether it is run only if the judge is not content with the stages before it."""
     continues: bool = False
     """Whether it goes on with the steps of the stage before, as if the two were one."""
     anchored: bool = False
@@ -101,13 +101,19 @@ def run(
     begun = time.perf_counter()
     at = resume or Position(0, None, ())
     done, judge_key = at.done, jax.random.fold_in(key, len(recipe.stages))
+    left_out = False
     with Interrupt() as interrupt:
         for index in range(at.stage, len(recipe.stages)):
             stage = recipe.stages[index]
-            if not stage.needed(judge_key, model, data, done):
+            current = at.current if index == at.stage else None
+            left_out = current is None and (
+                recipe.judge(judge_key, model, data, done).status not in UNFINISHED
+                if stage.encore
+                else stage.continues and left_out
+            )
+            if left_out:
                 continue
             stage_key = jax.random.fold_in(key, index - stage.continues)
-            current = at.current if index == at.stage else None
             if stage.continues and current is None:
                 current = _continued(done[-1].fit)
             before = done[:-1] if stage.continues else done
@@ -145,6 +151,19 @@ def run(
     q = done[-1].fit.q
     verdict = recipe.judge(judge_key, model, data, done)
     return _result(recipe.finish(q), verdict, done, begun, None)
+
+
+def once_per_stage(judge: Judge) -> Judge:
+    """The judge, who is asked about the same stages more than once and answers from memory."""
+    last: tuple[Fit, Verdict] | None = None
+
+    def remembering(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
+        nonlocal last
+        if last is None or last[0] is not done[-1].fit:
+            last = done[-1].fit, judge(key, model, data, done)
+        return last[1]
+
+    return remembering
 
 
 def carry_on(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:

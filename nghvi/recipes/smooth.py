@@ -68,12 +68,20 @@ def smooth_recipe(
         integrable = isinstance(model, MarginalModel) and model.marginal_is_exact
         if not integrable or costly:
             algorithm, most = sampling, MOST_NOISY_ESTIMATES
+    if not costly:
+        stages.append(_further(stages[-1], sampled=isinstance(score, Sampled)))
     recipe = Recipe(
         "smooth", tuple(stages), judge_by_fresh_draws(algorithm, Cause.SHAPE, chunk, most)
     )
     if rank is None:
         return recipe
     return recipe._replace(finish=lambda q: project(cast(CholeskyGaussian, q), rank))
+
+
+def _further(stage: Stage, sampled: bool) -> Stage:
+    """More of the last steps where those were not enough: averages of few steps are noisy."""
+    stop = stop_rule(0, 0, 0.0075) if sampled else stop_rule(HOLD, 0, 0.005)
+    return stage._replace(num_steps=3 * stage.num_steps, stop=stop, encore=True, continues=True)
 
 
 def _near(step: int, trace: Info) -> bool:
