@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from nghvi._core.batches import Batches
+from nghvi._core.draws import AntitheticDraws
 from nghvi._core.errors import InputError
 from nghvi._core.evaluate import draw, evaluate, evaluation_size, log_targets
 from nghvi._core.hosts import on_host, together
@@ -28,7 +29,7 @@ from nghvi.recipes.plan import METHODS as METHODS
 from nghvi.recipes.plan import PUBLISHED as PUBLISHED
 from nghvi.recipes.plan import Plan
 from nghvi.recipes.run import Position, Progress, Run, run
-from nghvi.recipes.start import log_target, value_and_score
+from nghvi.recipes.start import value_and_score
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
 SIDE_BY_SIDE = 200_000
@@ -36,8 +37,14 @@ SIDE_BY_SIDE = 200_000
 COSTLY, HUGE = 20_000, 10_000_000
 ENORMOUS, FEW = 50_000_000, 10
 """Numbers touched by an evaluation beyond which few draws are evaluated: too few for k-hat."""
+ASTRAY, FAR_ASTRAY, UNLIKE = 0.03, 0.1, 0.05
+"""Errors of an integral beyond which it is refined: of the score at the centre and in the tails of
+the result, in posterior sds, and of the log density at the centre, in nats."""
+AFFORDABLE = 600_000_000
+"""Numbers touched by the importance weights of a fit."""
 EXACT, CLOSE_ENOUGH = 1e-6, 0.02
-"""Nats between ELBO and evidence below which draws (a costly model's draws) are not corrected."""
+"""Nats between ELBO and evidence below which draws (of a model that is expensive to evaluate) are not
+corrected."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,12 +148,13 @@ def infer(
         resume = _placed(resume, mesh)
     by_newton = smooth and not batched
     costly = by_newton and latents != "integrate" and _integrals_are_costly(model, data)
-    fine = model
+    fine, drawn = model, latents == "sample" or method != "auto"
     if costly:  # few nodes for the fit, more for its evaluation
         model = cast(MarginalModel, model).approximate()
-        model = model if latents == "sample" else model.refined()
+        model = model if drawn else model.refined()
     for _ in range(refinements):
         model = cast(MarginalModel, model).refined()
+    begin: Variational | None = None
     while True:
         example = data.example if isinstance(data, Batches) else data
         size = evaluation_size(model, data)
@@ -155,15 +163,25 @@ def infer(
             *(rank, method, steps, n_starts, latents, by_newton, start, start_scale, batch),
             costly,
             network=not smooth,
+            begin=begin,
         )
         recipe, record = plan.recipe(key, model, example), partial(_record, keep, refinements)
-        done = run(recipe, key, model, data, progress, resume, record)
-        better = _refined_if_needed(model, data, done.q, costly) if smooth else None
+        better = None
+
+        def exact(q: Variational) -> bool:
+            nonlocal better
+            refinable = smooth and not drawn
+            better = _refined_if_needed(key, model, data, q, costly) if refinable else None
+            return better is None
+
+        done = run(recipe, key, model, data, progress, resume, record, exact)
         if better is None or done.position is not None:
             break
-        model, resume, refinements = better, None, refinements + 1
+        model, resume, refinements, begin = better, None, refinements + 1, done.q
+    while drawn and smooth and (better := _refined_if_needed(key, model, data, done.q, costly)):
+        model = better  # integrates for the evaluation only
     if costly:
-        model = fine if latents == "sample" else cast(MarginalModel, model).refined()
+        model = fine if drawn else cast(MarginalModel, model).refined()
     explicit = method != "auto" or isinstance(rank, int)
     found = finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
     if not isinstance(model, DividedModel):
@@ -198,26 +216,36 @@ def _integrals_are_costly(model: LatentModel, data: Data) -> bool:
 M = TypeVar("M", bound=LatentModel)
 
 
-def _refined_if_needed(model: M, data: Data, q: Variational, costly: bool) -> M | None:
-    """The refined model, if it disagrees with the present one at the result.
+def _refined_if_needed(
+    key: Key, model: M, data: Data, q: Variational, costly: bool
+) -> M | None:
+    """The refined model, if the present one's integrals are not exact enough at the result.
 
-    Where integrals are ``costly`` the means may disagree by a fraction of a posterior sd.
+    They are if both agree on the score, in posterior sds, at the centre of ``q`` and in its tails,
+    and on the density at its centre; where integrals are ``costly``, on the score at the centre.
     """
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         return None
     better = model.refined()
     if better is model or better == model:
         return None
-    if costly:
-        rough, fine = (np.asarray(value_and_score(m, data, q.centre)[1]) for m in (model, better))
-        _, pull = jax.vjp(q.transport, jnp.zeros(q.noise_dim))
-        return better if np.abs(pull(fine - rough)[0]).max() > TOLERANCE else None
     if isinstance(data, Batches):
         now, then = (log_targets(m, data, np.asarray(q.centre)[None])[0] for m in (model, better))
-    else:
-        now = float(value_and_score(model, data, q.centre)[0])  # compiled already
-        then = float(log_target(better, data, q.centre))
-    return better if abs(now - then) > 0.01 else None
+        return better if abs(now - then) > UNLIKE else None
+
+    def differences(noise: Array) -> tuple[float, float]:
+        theta, pull = jax.vjp(q.transport, noise)
+        rough, fine = (value_and_score(m, data, theta) for m in (model, better))
+        astray = np.abs(pull(fine[1] - rough[1])[0]).max()
+        return float(astray), abs(float(fine[0] - rough[0]))
+
+    astray, unlike = differences(jnp.zeros(q.noise_dim))
+    if costly:
+        return better if not astray < TOLERANCE else None
+    if not (astray < ASTRAY and unlike < UNLIKE):
+        return better
+    tails = AntitheticDraws(1)(key, q.noise_dim)
+    return None if all(differences(tail)[0] < FAR_ASTRAY for tail in tails) else better
 
 
 def finish(
@@ -240,11 +268,11 @@ def finish(
         done = done._replace(verdict=_failed(lost, len(found.log_ratio)))
     gap = found.log_evidence - found.elbo if np.isfinite(found.elbo) else float("inf")
     corrected = None
-    if correct and gap > (CLOSE_ENOUGH if costly else EXACT):
+    size = max(evaluation_size(model, data), 1)
+    if correct and gap > (EXACT if AFFORDABLE >= 2**10 * size else CLOSE_ENOUGH):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key_pool)))
-        corrected = importance_pool(
-            found, model, data, rng, log2_draws=10 if costly else 12, batch=batch
-        )
+        number = int(np.clip(np.log2(AFFORDABLE / size), 10, 12))
+        corrected = importance_pool(found, model, data, rng, log2_draws=number, batch=batch)
     if corrected is None:
         plain = Pool.plain(draw(key_pool, done.q, 4000)[0])
         corrected = plain._replace(log_evidence=found.log_evidence)

@@ -188,7 +188,7 @@ def separated(scale, response=PROBIT, gibbs=None):
 def test_the_mode_of_a_group_with_one_class_only_is_stationary(scale):
     model, params = separated(scale)
     problem = model.row_problem(params, SEPARATED)
-    gradient, curvature = jax.jit(lambda p: p.derivatives(conditional_mode(p)))(problem)
+    gradient, curvature = jax.jit(lambda p: p.derivatives(conditional_mode(p).effects))(problem)
     assert abs(gradient[0, 0]) < 1e-6 * np.sqrt(curvature[0, 0, 0])
 
 

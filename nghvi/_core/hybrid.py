@@ -99,9 +99,11 @@ class HybridVI(eqx.Module):
         log_target, score, latents = self._scores(key_latents, theta, latents, model, data)  # (b)
         log_q, score_q = jax.vmap(jax.value_and_grad(q.log_density))(theta)
         good = jnp.isfinite(log_target) & jnp.all(jnp.isfinite(score), axis=1)
-        residual = jnp.where(good[:, None], score_q - score, 0.0)
-        target = jnp.sum(jnp.where(good, log_target, 0.0)) / jnp.maximum(jnp.sum(good), 1)
-        return q.pull_back(noise, residual), latents, (target, jnp.mean(log_q), jnp.sum(~good))
+        # All means are over the good draws; ``pull_back`` divides by the number of all.
+        number = jnp.maximum(jnp.sum(good), 1)
+        residual = jnp.where(good[:, None], score_q - score, 0.0) * (good.size / number)
+        target, log_q = (jnp.sum(jnp.where(good, x, 0.0)) / number for x in (log_target, log_q))
+        return q.pull_back(noise, residual), latents, (target, log_q, jnp.sum(~good))
 
     def _scores(
         self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data

@@ -35,6 +35,9 @@ class Response(eqx.Module):
     log_concave: ClassVar[bool] = True
     """True if the second of :meth:`slopes` is the second derivative everywhere."""
 
+    attenuation: ClassVar[float] = 0.0
+    """a, if effects of variance v shrink coefficients by sqrt(1 + a v) on average over groups."""
+
     @abc.abstractmethod
     def check(self, y: np.ndarray) -> None:
         """Raise :class:`ResponseError` if y is outside the support."""

@@ -89,7 +89,7 @@ def _propose(
     log_normal = -0.5 * jnp.sum(noise**2, axis=1)
     if from_prior:
         return noise, log_normal
-    mode = conditional_mode(problem, CLOSE_ENOUGH)
+    mode = conditional_mode(problem, CLOSE_ENOUGH).effects
     root = small.cholesky(problem.derivatives(mode)[1])
     spread = jax.vmap(lambda e: small.solve_lower(root, e, transpose=True))(noise)
     return mode + spread, log_normal + small.half_log_det(root)

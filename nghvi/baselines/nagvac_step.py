@@ -126,7 +126,7 @@ def predictive_loss(
 ) -> Scalar:
     """Mean -log p(y) of the watched rows, effects at their mode given ``rows``."""
     params = unraveller(model, rows)(theta)
-    mode = conditional_mode(model.row_problem(params, rows))
+    mode = conditional_mode(model.row_problem(params, rows)).effects
     effects = conjugate.colour(mode, model.precision_factor(params))
     known = rows.in_original_order(effects)[jnp.argsort(watched.original_order)]
     h = watched.features(lambda x: model.features(params, x))

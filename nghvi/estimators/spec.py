@@ -23,7 +23,7 @@ from nghvi.estimators.design import INTERCEPT, feature_names, random_columns
 from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
 from nghvi.formula.syntax import EVERY_COLUMN
 from nghvi.models.mixed import MixedModel
-from nghvi.networks import Trunk
+from nghvi.networks import Identity, Trunk
 from nghvi.posterior.mixed import Named
 from nghvi.priors import Priors
 
@@ -120,7 +120,16 @@ class Structure(NamedTuple):
     def model(self, response: Response, sweeps: int | None) -> MixedModel:
         """The model; ``sweeps`` of Gibbs where its effects are drawn so."""
         return MixedModel(
-            self.trunk, response, self.priors, self.random, sweeps, known_coef=self.known_coef
+            self.trunk,
+            response,
+            self.priors,
+            self.random,
+            sweeps,
+            known_coef=self.known_coef,
+            # Published methods move in the coefficients themselves.
+            relative_coef=sweeps is None
+            and isinstance(self.trunk, Identity)
+            and response.attenuation > 0,
         )
 
     def named(self, groups: np.ndarray) -> Named:

@@ -34,7 +34,7 @@ def make_proposal(problem: RowProblem, num_nodes: int) -> Proposal:
     if num_nodes > 1:
         centre, covariance = quadrature.moments(problem, num_nodes)
     else:
-        centre = conditional_mode(problem, CENTRE_TOLERANCE)
+        centre = conditional_mode(problem, CENTRE_TOLERANCE).effects
         covariance = small.inverse(small.cholesky(problem.curvature(centre)))
     return Proposal(centre, small.cholesky(covariance))
 

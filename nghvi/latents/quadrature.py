@@ -8,16 +8,16 @@ conditional mode and scaled by its curvature C C'::
 
 The integral does not depend on where the nodes stand, so they are held fixed when it is
 differentiated; the gradient is then Fisher's identity with the quadrature's own weights. With
-one node this is Laplace's approximation, where the mode does matter: there one Newton step is
-differentiated, which is the implicit derivative.
+one node this is Laplace's approximation, where the mode does matter: there two Newton steps are
+differentiated, which gives its first and second derivative. Second derivatives are right in both
+cases (reverse mode first, as in ``jax.hessian``).
 """
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from nghvi._linalg import small
 from nghvi._typing import Scalar
@@ -28,48 +28,53 @@ ENOUGH_NODES = 3
 """With fewer the Hessian scales them; these bear the safe curvature, which suits small groups."""
 SIDE_BY_SIDE = 1_000_000
 """Observations times nodes evaluated at once, so that memory is linear in the data."""
+VARYING = ("offset", "design", "dispersion")
+"""What of a problem depends on theta."""
 
 
 def log_marginal(problem: RowProblem, num_nodes: int) -> Scalar:
-    """log p(y | theta), summed over groups."""
+    """log p(y | theta), summed over groups; not a number where a group's mode was not found."""
     mode = conditional_mode(problem)
     if num_nodes == 1:
-        return _laplace(problem, mode)
-    varying = (problem.offset, problem.design, problem.dispersion)
-    return _integrate(varying, jax.lax.stop_gradient(problem), mode, num_nodes)
+        value = _laplace(problem, mode.effects)
+    else:
+        varying = tuple(getattr(problem, name) for name in VARYING)
+        fixed = jax.lax.stop_gradient(problem)
+        value = _integrate(varying, fixed, mode.effects, num_nodes)
+    return jnp.where(jnp.all(mode.found), value, jnp.nan)
 
 
 @eqx.filter_custom_vjp
 def _integrate(varying: tuple, problem: RowProblem, mode: Array, num_nodes: int) -> Scalar:
     """The integral; ``problem`` holds ``varying`` once more, out of reach of differentiation."""
     del varying
-    return _weigh_nodes(problem, mode, num_nodes)[0]
+    return _weigh_nodes(problem, problem, mode, num_nodes)[0]
 
 
-def _weigh_nodes(problem: RowProblem, mode: Array, num_nodes: int) -> tuple[Scalar, Array, Array]:
-    """The integral, its nodes (J, r, k) and their weights (J, k), which add to 1 in a group."""
+def _weigh_nodes(
+    problem: RowProblem, fixed: RowProblem, mode: Array, num_nodes: int
+) -> tuple[Scalar, Array, Array]:
+    """The integral, its nodes (J, r, k) and their weights (J, k), which add to 1 in a group.
+
+    ``fixed`` is the problem as it places the nodes.
+    """
     few = num_nodes < ENOUGH_NODES
-    root = small.cholesky(problem.curvature(mode) if few else problem.derivatives(mode)[1])
-    points, log_weights = cubature.rule(num_nodes, mode.shape[0])
+    root = small.cholesky(fixed.curvature(mode) if few else fixed.derivatives(mode)[1])
+    points, log_weights = cubature.rule(num_nodes, mode.shape[0]).of_groups(mode.shape[1])
 
     def place(shift: Array) -> Array:
         return mode + small.solve_lower(root, shift, transpose=True)
 
-    nodes = jax.vmap(place)(_by_group(jnp.asarray(points), mode.shape[1]))
-    log_joint = jax.lax.map(problem.log_prob, nodes, batch_size=_side_by_side(problem, len(nodes)))
-    terms = log_joint + (log_weights + 0.5 * np.sum(points**2, axis=1))[:, None]
+    nodes = jax.vmap(place)(points)
+    size = _side_by_side(problem, len(nodes))
+    if size == len(nodes):  # without a loop the gradient shares what is computed here
+        log_joint = jax.vmap(problem.log_prob)(nodes)
+    else:
+        log_joint = jax.lax.map(problem.log_prob, nodes, batch_size=size)
+    terms = log_joint + log_weights + 0.5 * jnp.sum(points**2, axis=1)
     each = logsumexp(terms, axis=0)
     value = jnp.sum(each - small.half_log_det(root))
     return value, nodes, jnp.exp(terms - each)
-
-
-def _by_group(points: Float[Array, "j r"], num_groups: int) -> Float[Array, "j r k"]:
-    """Each group's points: the same for few effects, else rotated."""
-    j, r = points.shape
-    if r <= cubature.LARGEST_PRODUCT:
-        return jnp.broadcast_to(points[:, :, None], (j, r, num_groups))
-    rotated = jnp.einsum("tab,jb->jat", jnp.asarray(cubature.rotations(r)), points)
-    return rotated[:, :, np.arange(num_groups) % cubature.TURNS]
 
 
 def _side_by_side(problem: RowProblem, num_nodes: int) -> int:
@@ -81,14 +86,16 @@ def _side_by_side(problem: RowProblem, num_nodes: int) -> int:
 def _forward(
     perturbed: tuple, varying: tuple, problem: RowProblem, mode: Array, num_nodes: int
 ) -> tuple[Scalar, tuple]:
-    value, nodes, weights = _weigh_nodes(problem, mode, num_nodes)
+    # In ``varying``, so that the slopes can be differentiated once more.
+    moving = problem._replace(**dict(zip(VARYING, varying, strict=True)))
+    value, nodes, weights = _weigh_nodes(moving, problem, mode, num_nodes)
     size = _side_by_side(problem, len(nodes))
     if size == len(nodes):
-        return value, _slopes(problem, nodes, weights)
+        return value, _slopes(moving, nodes, weights)
     parts = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), (nodes, weights))
 
     def add(total: tuple, part: tuple[Array, Array]) -> tuple[tuple, None]:
-        return jax.tree.map(jnp.add, total, _slopes(problem, *part)), None
+        return jax.tree.map(jnp.add, total, _slopes(moving, *part)), None
 
     return value, jax.lax.scan(add, jax.tree.map(jnp.zeros_like, varying), parts)[0]
 
@@ -117,14 +124,18 @@ _integrate.def_bwd(_backward)
 
 
 def _laplace(problem: RowProblem, mode: Array) -> Scalar:
-    mode, _ = newton_step(problem, mode, close=True)
+    # Each step doubles the order in which the mode's dependence on theta is right: two, so that
+    # second derivatives are, too.
+    for _ in range(2):
+        mode = mode + newton_step(problem, mode, close=True).step
     root = small.cholesky(problem.curvature(mode))
     return jnp.sum(problem.log_prob(mode) - small.half_log_det(root))
 
 
 def moments(problem: RowProblem, num_nodes: int) -> tuple[Array, Array]:
     """Conditional mean (r, k) and covariance (r, r, k) of the whitened effects."""
-    _, nodes, weights = _weigh_nodes(problem, conditional_mode(problem), num_nodes)
+    mode = conditional_mode(problem).effects
+    _, nodes, weights = _weigh_nodes(problem, problem, mode, num_nodes)
     mean = jnp.sum(weights[:, None] * nodes, axis=0)
     deviation = nodes - mean
     return mean, jnp.einsum("jk,jak,jbk->abk", weights, deviation, deviation)

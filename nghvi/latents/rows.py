@@ -4,17 +4,24 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from nghvi._core.draws import flat_normal
 from nghvi._core.response import Response
 from nghvi._linalg import small
+from nghvi._linalg.tree import tree_where
 from nghvi._typing import Key, Scalar
 from nghvi.data.grouped import Rows
 
-MOST_NEWTON_STEPS = 30
+MOST_NEWTON_STEPS = 60
 NEWTON_TOLERANCE = 1e-6
 LONGEST_NEWTON_STEP = 5.0
+LEAST_GAIN = 0.1
+"""Share of the gain that a step's slope promises without which the step is halved."""
+CERTAIN = 1e-3
+"""Conditional sds from the mode within which full steps are safe and gains are lost in rounding."""
+FOUND = 0.1
+"""Conditional sds from the mode beyond which the search has failed."""
 CLOSE = 0.3
 """Conditional sds from the mode within which Newton steps are safe for any density."""
 FLATTEST = 0.25
@@ -101,13 +108,23 @@ def whiten_design(
     return design @ small.inverse_lower(precision_factor).T
 
 
+class NewtonStep(NamedTuple):
+    """The way from each group's effects towards its conditional mode."""
+
+    step: Float[Array, "r k"]
+    """Bounded in length."""
+    distance: Float[Array, " k"]
+    """Length of the step, had it not been bounded, in conditional sds."""
+    slope: Float[Array, " k"]
+    """Gain in log density per step, as far as the gradient can tell."""
+
+
 def newton_step(
     problem: RowProblem, effects: Float[Array, "r k"], close: bool = False
-) -> tuple[Float[Array, "r k"], Float[Array, " k"]]:
-    """One Newton step towards each group's conditional mode, bounded in length.
+) -> NewtonStep:
+    """One Newton step for every group.
 
-    Also its length, had it not been bounded, in conditional sds. ``close``: with the Hessian even
-    if the response is not log-concave.
+    ``close``: with the Hessian even if the response is not log-concave.
     """
     gradient, safe = problem.derivatives(effects)
     root = small.cholesky(problem.curvature(effects) if close else safe)
@@ -115,8 +132,9 @@ def newton_step(
     step = small.solve_lower(root, forward, transpose=True)
     # The floor keeps the root differentiable at a step of zero.
     length = jnp.sqrt(jnp.maximum(jnp.sum(step**2, axis=0), 1e-24))
-    moved = effects + step * jnp.minimum(1.0, LONGEST_NEWTON_STEP / length)
-    return moved, jnp.sqrt(jnp.sum(forward**2, axis=0))
+    share = jnp.minimum(1.0, LONGEST_NEWTON_STEP / length)
+    square = jnp.sum(forward**2, axis=0)
+    return NewtonStep(share * step, jnp.sqrt(square), share * square)
 
 
 def draw_gaussian(
@@ -140,35 +158,65 @@ def draw_given_precision(
     return draw_gaussian(key, root, data.sum(design * right[:, None]).T)
 
 
-def conditional_mode(
-    problem: RowProblem, tolerance: float = NEWTON_TOLERANCE
-) -> Float[Array, "r k"]:
+class Mode(NamedTuple):
+    """Where the search for each group's conditional mode ended."""
+
+    effects: Float[Array, "r k"]
+    distance: Float[Array, " k"]
+    """What is left to the mode, in conditional sds."""
+
+    @property
+    def found(self) -> Bool[Array, " k"]:
+        """Whether the search came close; not a number is not close."""
+        return self.distance <= FOUND
+
+
+def conditional_mode(problem: RowProblem, tolerance: float = NEWTON_TOLERANCE) -> Mode:
     """Mode of p(u_k | theta, y_k) for every group; not differentiated through.
 
-    The tolerance is in conditional sds: a group of many rows knows its effects well. Another step
-    would square the error.
+    The tolerance is in conditional sds: a group of many rows knows its effects well.
     """
     problem = jax.lax.stop_gradient(problem)
     start = jnp.zeros((problem.design.shape[1], problem.data.num_groups))
     if problem.response.log_concave or tolerance >= CLOSE:
         return _climb(problem, start, tolerance, close=False)
     near = _climb(problem, start, CLOSE, close=False)
-    return _climb(problem, near, tolerance, close=True)
+    return _climb(problem, near.effects, tolerance, close=True)
+
+
+class _Ascent(NamedTuple):
+    """A damped Newton search under way, each group at its own point."""
+
+    effects: Float[Array, "r k"]
+    height: Float[Array, " k"]
+    newton: NewtonStep
+    share: Float[Array, " k"]
+    """Of the step, that is tried next."""
+    tries: Int[Array, ""]
 
 
 def _climb(
     problem: RowProblem, start: Float[Array, "r k"], tolerance: float, close: bool
-) -> Float[Array, "r k"]:
-    """Newton steps until none is longer than the tolerance, or too many."""
+) -> Mode:
+    """Newton steps, each halved until it gains, until no group is farther than the tolerance."""
 
-    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
-        _, longest, steps = carry
-        return (longest > tolerance) & (steps < MOST_NEWTON_STEPS)
+    def look(effects: Array) -> tuple[Array, NewtonStep]:
+        return problem.log_prob(effects), newton_step(problem, effects, close)
 
-    def move(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        effects, _, steps = carry
-        moved, lengths = newton_step(problem, effects, close)
-        return moved, jnp.max(lengths), steps + 1
+    def unfinished(at: _Ascent) -> Array:
+        # Written so that a distance that is not a number goes on.
+        return ~jnp.all(at.newton.distance <= tolerance) & (at.tries < MOST_NEWTON_STEPS)
 
-    first = (start, jnp.full((), jnp.inf), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(unfinished, move, first)[0]
+    def move(at: _Ascent) -> _Ascent:
+        effects = at.effects + at.share * at.newton.step
+        height, newton = look(effects)
+        promised = LEAST_GAIN * at.share * at.newton.slope
+        gains = (height >= at.height + promised) | (at.newton.distance < CERTAIN)
+        taken = tree_where(gains, (effects, height, newton), (at.effects, at.height, at.newton))
+        return _Ascent(*taken, jnp.where(gains, 1.0, 0.5 * at.share), at.tries + 1)
+
+    height, newton = look(start)
+    whole = jnp.ones(start.shape[1])
+    first = _Ascent(start, height, newton, whole, jnp.zeros((), jnp.int32))
+    end = jax.lax.while_loop(unfinished, move, first)
+    return Mode(end.effects, end.newton.distance)

@@ -28,7 +28,9 @@ from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
 
 NODES = {1: 7, 2: 5, 3: 5}
-"""Quadrature nodes a dimension by number of random effects."""
+"""Quadrature nodes per dimension by number of random effects, to begin with."""
+REFINED_NODES = 13
+"""The first refinement; each further one takes half as many again."""
 RADII = 3
 """Of the rule for more effects than those."""
 LARGEST_GRID = 1500
@@ -58,7 +60,8 @@ class MixedModel(MarginalModel):
     conditional is not known exactly, effects are drawn by independence Metropolis, or, with
     ``gibbs`` (the published way), by that many Gibbs sweeps from the last draw.
     ``known_coef``: coefficients of the last features that are not parameters: 0 of a feature that
-    has effects only, 1 of an offset.
+    has effects only, 1 of an offset. ``relative_coef``: theta holds the coefficients in units of
+    :meth:`coef_unit`, in which the posterior of a response that attenuates them is less curved.
     """
 
     trunk: Trunk
@@ -68,6 +71,7 @@ class MixedModel(MarginalModel):
     gibbs: int | None = eqx.field(static=True, default=None)
     num_nodes: int | None = eqx.field(static=True, default=None)
     known_coef: tuple[float, ...] = eqx.field(static=True, default=())
+    relative_coef: bool = eqx.field(static=True, default=False)
 
     @property
     def num_effects(self) -> int:
@@ -85,7 +89,7 @@ class MixedModel(MarginalModel):
 
     def refined(self) -> "MixedModel":
         few = self.num_effects <= cubature.LARGEST_PRODUCT
-        finer = 2 * self.nodes + 1 if few else self.nodes + 1
+        finer = max(REFINED_NODES, 3 * self.nodes // 2) if few else self.nodes + 1
         points = cubature.num_points(finer, self.num_effects)
         if self.response.conjugate or self.num_effects == 0 or points > LARGEST_GRID:
             return self
@@ -138,7 +142,8 @@ class MixedModel(MarginalModel):
     def log_prior(self, params: MixedParams) -> Scalar:
         """log p(theta), Jacobians included."""
         weights = self.priors.log_weights(params.weights, params.weight_scale)
-        coef = normal_log_density(params.coef, self.priors.coef_sd)
+        coef = normal_log_density(self.coef(params), self.priors.coef_sd)
+        coef += params.coef.size * jnp.log(self.coef_unit(params))
         total = weights + coef + self.response.log_prior(params.dispersion, self.priors)
         if self.num_effects == 0:
             return total
@@ -181,9 +186,24 @@ class MixedModel(MarginalModel):
         """h(x)."""
         return self.trunk(params.weights, x)
 
+    def coef_unit(self, params: MixedParams) -> Scalar:
+        """What theta's coefficients are multiplied by to give beta: 1 unless they are relative.
+
+        Averaged over effects of variance v, a coefficient of a binary response is attenuated to
+        about beta / sqrt(1 + a v). Data tell that ratio; beta itself grows with v.
+        """
+        if not self.relative_coef or self.num_effects == 0:
+            return jnp.ones(())
+        inverse = small.inverse_lower(self.precision_factor(params))
+        return jnp.sqrt(1 + self.response.attenuation * jnp.sum(inverse**2))
+
+    def coef(self, params: MixedParams) -> Float[Array, " q"]:
+        """beta, without the known coefficients."""
+        return self.coef_unit(params) * params.coef
+
     def all_coef(self, params: MixedParams) -> Float[Array, " q"]:
         """beta with the known coefficients."""
-        return jnp.concatenate([params.coef, jnp.array(self.known_coef)])
+        return jnp.concatenate([self.coef(params), jnp.array(self.known_coef)])
 
     def design(self, features: Float[Array, "n q"]) -> Float[Array, "n r"]:
         """The features with random coefficients."""

@@ -112,7 +112,7 @@ class MixedPosterior(NamedTuple):
     def globals_of(self, params: MixedParams) -> dict[str, np.ndarray]:
         """The same of named parameters with a leading axis."""
         coef_map, effects_map = self.maps()
-        coef = np.asarray(params.coef) @ coef_map.T
+        coef = np.asarray(_coefs(self.model, params)) @ coef_map.T
         coef[:, 0] += self.scaling.y_centre  # 0 unless the first feature is the intercept
         lower = np.array(_precision_factors(self.model, params))
         # A precision that has underflowed has no inverse: not a number, as people shall see.
@@ -171,6 +171,11 @@ class MixedPosterior(NamedTuple):
     def _affordable(self) -> int:
         size = sum(self.model.evaluation_size(part) for part in self.parts)
         return max(100, int(4e8 // (size + 1)))
+
+
+@eqx.filter_jit
+def _coefs(model: MixedModel, params: MixedParams) -> Array:
+    return jax.vmap(model.coef)(params)
 
 
 @eqx.filter_jit

@@ -7,6 +7,7 @@ from jaxtyping import Array
 from nghvi._core.errors import InputError
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta, parameter_dimension
 from nghvi._core.score import Integrated, Sampled, Score
+from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 from nghvi.recipes.deep import RANK, deep_recipe
 from nghvi.recipes.published import published_recipe
@@ -34,6 +35,8 @@ class Plan(NamedTuple):
     costly: bool
     network: bool
     """Whether the posterior has many modes."""
+    begin: Variational | None = None
+    """Where a smooth fit begins; None is at the mode."""
 
     def recipe(self, key: Key, model: LatentModel, data: Data) -> Recipe:
         """The recipe for this model."""
@@ -58,7 +61,7 @@ class Plan(NamedTuple):
             )
         dim = parameter_dimension(model, data)
         if self.smooth and dim <= LARGEST_FULL:
-            return smooth_recipe(model, score, number, self.batch, self.costly)
+            return smooth_recipe(model, score, number, self.batch, self.costly, self.begin)
         if rank == "full":
             raise InputError(
                 f"rank='full' with a network or {dim} parameters: give a number of factors."

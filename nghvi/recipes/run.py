@@ -72,6 +72,8 @@ class Position(NamedTuple):
     done: tuple[Ended, ...]
 
 
+UNJUDGED = Verdict(Status.NOT_CONVERGED, Cause.INTEGRALS)
+
 Keep = Callable[[Position, bool], None]
 """Called after every chunk with where the run is, and with True where it ends there."""
 
@@ -96,8 +98,12 @@ def run(
     progress: Progress | None = None,
     resume: Position | None = None,
     keep: Keep = lambda position, ends: None,
+    worth_judging: Callable[[Variational], bool] = lambda q: True,
 ) -> Run:
-    """Run all stages; Ctrl-C ends the run after the current chunk with a usable result."""
+    """Run all stages; Ctrl-C ends the run after the current chunk with a usable result.
+
+    A result that is not ``worth_judging`` is returned without a verdict on it.
+    """
     begun = time.perf_counter()
     at = resume or Position(0, None, ())
     done, judge_key = at.done, jax.random.fold_in(key, len(recipe.stages))
@@ -149,6 +155,8 @@ def run(
                 return _result(recipe.finish(current.state.q), verdict, ended, begun, position)
             done = (*done, Ended(stage.name, current))
     q = done[-1].fit.q
+    if not worth_judging(q):
+        return _result(q, UNJUDGED, done, begun, None)
     verdict = recipe.judge(judge_key, model, data, done)
     return _result(recipe.finish(q), verdict, done, begun, None)
 

@@ -21,7 +21,7 @@ from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 from nghvi.recipes.fresh import judge_by_fresh_draws
 from nghvi.recipes.project import project
-from nghvi.recipes.run import Ended, Recipe, Stage, Stop, carry_on
+from nghvi.recipes.run import Begin, Ended, Recipe, Stage, Stop, carry_on
 from nghvi.recipes.start import laplace_start
 from nghvi.recipes.verdict import TOLERANCE, Cause
 from nghvi.variational.cholesky import CholeskyGaussian
@@ -39,9 +39,11 @@ def smooth_recipe(
     rank: int | None,
     batch: int | None = None,
     costly: bool = False,
+    begin_at: Variational | None = None,
 ) -> Recipe:
     """The recipe for this model; ``rank=None`` is full covariance.
 
+    It begins at the mode, or ``begin_at`` the result of a fit to nearly the same density.
     Where the latents are drawn, an approximate marginal still finds the start; without one, a
     stage of full steps approaches from the model's own starting point. Where integrals are
     ``costly``, an approximation does all but the last steps.
@@ -50,8 +52,11 @@ def smooth_recipe(
     chunk = CHUNK
     if isinstance(model, MarginalModel):
         algorithm = natural_gradient(Integrated(roughly=costly), robbins_monro(HOLD), batch)
-        stop = stop_rule(HOLD, CHUNK, 0.01)
-        begin = _from_rough_mode if costly else _from_mode
+        # Near the result already, and each step is expensive: further averaging gains little.
+        stop = stop_rule(HOLD, CHUNK, 0.01 if begin_at is None else 0.02)
+        begin: Begin = _from_rough_mode if costly else _from_mode
+        if begin_at is not None:
+            begin = lambda key, model, data, done: begin_at  # noqa: E731
         stages.append(Stage("natural gradient", begin, algorithm, 200, CHUNK, 0, stop))
         if costly and isinstance(score, Integrated):
             algorithm, chunk = natural_gradient(score, robbins_monro(HOLD), batch), 1

@@ -59,6 +59,7 @@ class Cause(enum.StrEnum):
     STEP_LENGTH = "step_length"
     STOPPING_RULE = "stopping_rule"
     EFFECTS = "effects"
+    INTEGRALS = "integrals"
     NOISE = "noise"
     RISING = "rising"
     USER = "user"
@@ -307,6 +308,10 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
             f"effects given the parameters are {facts['effects_error']:.2g} sd from their optimum"
         ),
         ('Take more steps or use method="auto".',),
+    ),
+    (Status.NOT_CONVERGED, Cause.INTEGRALS): Outcome(
+        lambda facts: "the integrals over the effects were not exact enough",
+        ("Fit again: they are refined where needed.", SIMPLER),
     ),
     (Status.NOT_CONVERGED, Cause.NOISE): Outcome(
         _hidden,

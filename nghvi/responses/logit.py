@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import jax
+import numpy as np
 from jaxtyping import Array
 
 from nghvi._typing import Key
@@ -15,6 +16,7 @@ class Logit(Binary):
     """Bernoulli observations coded 0 and 1 with the logit link."""
 
     name: ClassVar[str] = "logit"
+    attenuation: ClassVar[float] = (16 * 3**0.5 / (15 * np.pi)) ** 2
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         return jax.nn.log_sigmoid((2 * y - 1) * eta)
