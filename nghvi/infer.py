@@ -43,8 +43,8 @@ the result, in posterior sds, and of the log density at the centre, in nats."""
 AFFORDABLE = 600_000_000
 """Numbers touched by the importance weights of a fit."""
 EXACT, CLOSE_ENOUGH = 1e-6, 0.02
-"""Nats between ELBO and evidence below which draws (of a model that is expensive to evaluate) are not
-corrected."""
+"""Nats between ELBO and evidence below which draws are not corrected; the latter for models that are
+expensive to evaluate."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ def infer(
         recipe, record = plan.recipe(key, model, example), partial(_record, keep, refinements)
         better = None
 
-        def exact(q: Variational) -> bool:
+        def exact(q: Variational, model: LatentModel = model) -> bool:
             nonlocal better
             refinable = smooth and not drawn
             better = _refined_if_needed(key, model, data, q, costly) if refinable else None
@@ -216,9 +216,7 @@ def _integrals_are_costly(model: LatentModel, data: Data) -> bool:
 M = TypeVar("M", bound=LatentModel)
 
 
-def _refined_if_needed(
-    key: Key, model: M, data: Data, q: Variational, costly: bool
-) -> M | None:
+def _refined_if_needed(key: Key, model: M, data: Data, q: Variational, costly: bool) -> M | None:
     """The refined model, if the present one's integrals are not exact enough at the result.
 
     They are if both agree on the score, in posterior sds, at the centre of ``q`` and in its tails,
@@ -269,7 +267,7 @@ def finish(
     gap = found.log_evidence - found.elbo if np.isfinite(found.elbo) else float("inf")
     corrected = None
     size = max(evaluation_size(model, data), 1)
-    if correct and gap > (EXACT if AFFORDABLE >= 2**10 * size else CLOSE_ENOUGH):
+    if correct and gap > (EXACT if 2**10 * size <= AFFORDABLE else CLOSE_ENOUGH):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key_pool)))
         number = int(np.clip(np.log2(AFFORDABLE / size), 10, 12))
         corrected = importance_pool(found, model, data, rng, log2_draws=number, batch=batch)

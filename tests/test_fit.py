@@ -137,6 +137,18 @@ def test_a_draw_with_non_finite_density_is_left_out_and_counted(key):
     algorithm = HybridVI(OrthogonalDraws(), Integrated(), NaturalGradient(0.0), robbins_monro(3))
     done = fit(key, algorithm, Cliff(), DATA, q, num_steps=2, chunk=2)
     assert done.trace.bad_draws.sum() > 0
+    # Means are over the draws that are left, of the gradient as of both densities.
+    noise = algorithm.draws(jax.random.split(key)[0], 4)
+    gradient, _, (target, log_q, bad) = algorithm.gradient(
+        key, q, jnp.zeros((16, 0)), Cliff(), DATA
+    )
+    good = np.asarray(noise)[:, 0] < 0.5
+    each = [NormalMean().log_marginal(theta, DATA) for theta in noise[good]]
+    np.testing.assert_allclose(target, np.mean(each), rtol=1e-12)
+    np.testing.assert_allclose(log_q, np.mean(jax.vmap(q.log_density)(noise[good])), rtol=1e-12)
+    scores = jax.vmap(jax.grad(lambda t: q.log_density(t) - NormalMean().log_marginal(t, DATA)))
+    np.testing.assert_allclose(gradient.mean, scores(noise[good]).mean(axis=0), rtol=1e-10)
+    assert bad == 16 - good.sum()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(done.q))
 
 

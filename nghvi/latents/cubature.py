@@ -90,7 +90,9 @@ def _trapezoidal(num_nodes: int, r: int) -> Rule:
     t = spacing * (_ball(num_nodes, r)[:, :, None] + shift)
     points = np.sinh(BEND * t) / BEND
     log_density = -0.5 * np.sum(points**2, axis=1) - 0.5 * r * np.log(2 * np.pi)
-    return Rule(points, r * np.log(spacing) + np.sum(np.log(np.cosh(BEND * t)), axis=1) + log_density)
+    return Rule(
+        points, r * np.log(spacing) + np.sum(np.log(np.cosh(BEND * t)), axis=1) + log_density
+    )
 
 
 def _radial(num_radii: int, r: int) -> Rule:

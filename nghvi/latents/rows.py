@@ -195,9 +195,7 @@ class _Ascent(NamedTuple):
     tries: Int[Array, ""]
 
 
-def _climb(
-    problem: RowProblem, start: Float[Array, "r k"], tolerance: float, close: bool
-) -> Mode:
+def _climb(problem: RowProblem, start: Float[Array, "r k"], tolerance: float, close: bool) -> Mode:
     """Newton steps, each halved until it gains, until no group is farther than the tolerance."""
 
     def look(effects: Array) -> tuple[Array, NewtonStep]:
@@ -212,11 +210,12 @@ def _climb(
         height, newton = look(effects)
         promised = LEAST_GAIN * at.share * at.newton.slope
         gains = (height >= at.height + promised) | (at.newton.distance < CERTAIN)
-        taken = tree_where(gains, (effects, height, newton), (at.effects, at.height, at.newton))
-        return _Ascent(*taken, jnp.where(gains, 1.0, 0.5 * at.share), at.tries + 1)
+        moved = at._replace(effects=effects, height=height, newton=newton, share=whole)
+        stayed = at._replace(share=0.5 * at.share)
+        tries = at.tries + 1
+        return tree_where(gains, moved, stayed)._replace(tries=tries)
 
-    height, newton = look(start)
     whole = jnp.ones(start.shape[1])
-    first = _Ascent(start, height, newton, whole, jnp.zeros((), jnp.int32))
+    first = _Ascent(start, *look(start), whole, jnp.zeros((), jnp.int32))
     end = jax.lax.while_loop(unfinished, move, first)
     return Mode(end.effects, end.newton.distance)

@@ -1,0 +1,178 @@
+"""Groups whose conditionals are far from Gaussian: modes, integrals, derivatives, coordinates."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.special import gammaln
+from scipy.integrate import quad
+from scipy.special import log_expit, logsumexp
+from scipy.stats import norm, poisson
+
+from nghvi.data import Rows
+from nghvi.infer import infer
+from nghvi.latents import cubature, quadrature
+from nghvi.latents.rows import RowProblem, conditional_mode
+from nghvi.models import MixedModel, MixedParams
+from nghvi.networks import Identity
+from nghvi.priors import Priors
+from nghvi.responses import Logit, Probit
+
+
+class Counts(Logit):
+    """Poisson observations: a full Newton step from zero overshoots by far."""
+
+    def log_prob(self, y, eta, dispersion):
+        return y * eta - jnp.exp(eta) - gammaln(y + 1)
+
+
+def one_effect(response, y, sd):
+    """A group per observation, effects of this sd."""
+    rows = Rows.from_arrays(np.ones((y.size, 1)), y, np.arange(y.size), y.size)
+    return RowProblem(response, jnp.zeros(0), rows, jnp.zeros(y.size), jnp.full((y.size, 1), sd))
+
+
+@pytest.mark.parametrize("sd", [0.5, 8.0, 30.0])
+def test_counts_far_from_the_start_have_the_right_marginal(sd):
+    y = np.array([0.0, 3.0, 200.0, 1e5])
+
+    def exact(y):
+        centre = np.log(max(y, 1)) / sd
+        points = [centre + width for width in (-9, -1, -0.1, 0, 0.1, 1)]
+        return np.log(
+            quad(
+                lambda u: np.exp(poisson.logpmf(y, np.exp(sd * u)) + norm.logpdf(u)),
+                min(points[0], -9),
+                centre + 3,
+                points=points[1:],
+                epsabs=0,
+                limit=500,
+            )[0]
+        )
+
+    problem = one_effect(Counts(), y, sd)
+    mode = conditional_mode(problem)
+    assert mode.found.all()
+    gradient, curvature = problem.derivatives(mode.effects)
+    assert np.abs(gradient[0] / np.sqrt(curvature[0, 0])).max() < 1e-6
+    value = quadrature.log_marginal(problem, 41)
+    np.testing.assert_allclose(value, sum(exact(v) for v in y), atol=5e-3)
+
+
+def test_a_mode_that_is_not_found_makes_the_density_no_number():
+    class Cliff(Logit):
+        def log_prob(self, y, eta, dispersion):
+            return jnp.where(eta > 0.1, jnp.nan, 100 * eta)
+
+    problem = one_effect(Cliff(), np.ones(3), 1.0)
+    assert not conditional_mode(problem).found.any()
+    assert jnp.isnan(quadrature.log_marginal(problem, 5))
+
+
+PERSONS, VISITS, SPREAD = 12, 7, np.array([[7.0, 0.0], [1.4, 4.4]])
+TIME = np.tile(np.linspace(-1.5, 1.5, VISITS), PERSONS)
+CODES = np.repeat(np.arange(PERSONS), VISITS)
+DESIGN = np.column_stack([np.ones(TIME.size), TIME])
+Y = np.concatenate(
+    [np.zeros(4 * VISITS), np.ones(4 * VISITS), (np.random.default_rng(0).random(4 * VISITS) < 0.5)]
+)
+"""Four persons all 0, four all 1, four mixed."""
+
+
+def longitudinal(response, num_nodes=None, **settings):
+    rows = Rows.from_arrays(DESIGN, Y, CODES, PERSONS)
+    model = MixedModel(Identity(2), response, Priors(), (0, 1), num_nodes=num_nodes, **settings)
+    precision = np.linalg.inv(SPREAD @ SPREAD.T)
+    lower = np.linalg.cholesky(precision)
+    free = np.array([np.log(lower[0, 0]), lower[1, 0], np.log(lower[1, 1])])
+    return model, MixedParams((), jnp.array([-2.0, -1.0]), jnp.zeros(0), jnp.asarray(free)), rows
+
+
+def dense_integral():
+    axis = np.linspace(-7, 7, 401)
+    u = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    total = 0.0
+    for k in range(PERSONS):
+        mine = k == CODES
+        eta = DESIGN[mine] @ [-2.0, -1.0] + u @ SPREAD.T @ DESIGN[mine].T
+        log = log_expit((2 * Y[mine] - 1) * eta).sum(axis=1) + norm.logpdf(u).sum(axis=1)
+        total += logsumexp(log) + 2 * np.log(axis[1] - axis[0])
+    return total
+
+
+def test_groups_of_one_class_with_large_effects_are_integrated_by_few_nodes():
+    """144 nodes; as many of a Gauss-Hermite rule are off by ten times as much."""
+    model, params, rows = longitudinal(Logit())
+    exact = dense_integral()
+    value = {
+        n: float(quadrature.log_marginal(model.row_problem(params, rows), n)) for n in (5, 13, 19)
+    }
+    assert model.refined().nodes == 13
+    assert abs(value[5] - exact) > 0.1
+    assert abs(value[13] - exact) < 0.02
+    assert abs(value[19] - exact) < 0.005
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+@pytest.mark.parametrize("num_nodes", [9, 13])
+def test_trapezoidal_rules_integrate_the_normal_density_and_its_moments(r, num_nodes):
+    """For every shift of the grid."""
+    points, logs = cubature.rule(num_nodes, r)
+    weights = np.exp(logs)
+    assert len(points) == cubature.num_points(num_nodes, r)
+    assert r == 1 or len(points) % 8 == 0
+    tolerance = 0.02 if num_nodes == 9 else 1e-3
+    np.testing.assert_allclose(weights.sum(axis=0), 1, atol=tolerance)
+    np.testing.assert_allclose(np.einsum("jt,jrt->rt", weights, points), 0, atol=tolerance)
+    second = np.einsum("jt,jat,jbt->abt", weights, points, points)
+    np.testing.assert_allclose(second, np.eye(r)[:, :, None] + 0 * second, atol=5 * tolerance)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 5, 13])
+@pytest.mark.parametrize("response", [Probit(), Logit()], ids=lambda r: r.name)
+def test_second_derivatives_through_integrals_are_right(response, num_nodes):
+    model, params, rows = longitudinal(response, num_nodes)
+    flat, unravel = jax.flatten_util.ravel_pytree(params)
+
+    def value(theta):
+        return model.log_marginal(unravel(theta), rows)
+
+    # Effects of moderate size: nodes that stay where they are serve small changes of theta.
+    theta = flat + jnp.array([0.0, 0.0, 1.5, 0.0, 1.5])
+    score = jax.jit(jax.grad(value))
+    step = 1e-4 * np.eye(theta.size)
+    differences = np.stack([score(theta + e) - score(theta - e) for e in step]) / 2e-4
+    hessian = jax.jit(jax.hessian(value))(theta)
+    tolerance = 1e-5 if num_nodes == 1 else 0.03
+    np.testing.assert_allclose(
+        hessian, differences, atol=tolerance * np.abs(np.diagonal(differences)).max()
+    )
+
+
+def test_relative_coefficients_are_a_change_of_coordinates():
+    """log p(y, theta) moves by the log Jacobian, and nothing else does."""
+    model, params, rows = longitudinal(Logit())
+    relative = dataclasses.replace(model, relative_coef=True)
+    unit = relative.coef_unit(params)
+    np.testing.assert_allclose(unit, np.sqrt(1 + 0.3457 * np.sum(SPREAD**2)), rtol=1e-3)
+    moved = params._replace(coef=params.coef / unit)
+    np.testing.assert_allclose(relative.coef(moved), params.coef, rtol=1e-12)
+    difference = relative.log_marginal(moved, rows) - model.log_marginal(params, rows)
+    np.testing.assert_allclose(difference, 2 * jnp.log(unit), rtol=1e-9)
+
+
+def test_both_coordinates_give_the_same_posterior():
+    rng = np.random.default_rng(1)
+    y = (DESIGN @ [0.5, 1.0] + rng.normal(size=PERSONS)[CODES] + rng.logistic(size=TIME.size)) > 0
+    rows = Rows.from_arrays(DESIGN, y * 1.0, CODES, PERSONS)
+    found = []
+    for relative in (False, True):
+        model = MixedModel(Identity(2), Logit(), Priors(), (0,), relative_coef=relative)
+        done = infer(model, rows)
+        params = done.draws(4000)
+        found.append(np.asarray(jax.vmap(model.coef)(params)))
+    mean, sd = found[0].mean(axis=0), found[0].std(axis=0)
+    np.testing.assert_array_less(np.abs(found[1].mean(axis=0) - mean) / sd, 0.08)
+    np.testing.assert_allclose(found[1].std(axis=0), sd, rtol=0.08)
