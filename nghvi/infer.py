@@ -43,8 +43,8 @@ the result, in posterior sds, and of the log density at the centre, in nats."""
 AFFORDABLE = 600_000_000
 """Numbers touched by the importance weights of a fit."""
 EXACT, CLOSE_ENOUGH = 1e-6, 0.02
-"""Nats between ELBO and evidence below which draws are not corrected; the latter for models that are
-expensive to evaluate."""
+"""Nats between ELBO and evidence below which draws are not corrected; the latter for models that
+are expensive to evaluate."""
 
 
 @dataclasses.dataclass(frozen=True)
