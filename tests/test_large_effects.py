@@ -103,34 +103,34 @@ def dense_integral():
 
 
 def test_groups_of_one_class_with_large_effects_are_integrated_by_few_nodes():
-    """144 nodes; as many of a Gauss-Hermite rule are off by ten times as much."""
+    """160 nodes; as many of a Gauss-Hermite rule are off by ten times as much."""
     model, params, rows = longitudinal(Logit())
     exact = dense_integral()
     value = {
-        n: float(quadrature.log_marginal(model.row_problem(params, rows), n)) for n in (5, 13, 19)
+        n: float(quadrature.log_marginal(model.row_problem(params, rows), n)) for n in (5, 14, 20)
     }
-    assert model.refined().nodes == 13
+    assert model.refined().nodes == 14
     assert abs(value[5] - exact) > 0.1
-    assert abs(value[13] - exact) < 0.02
-    assert abs(value[19] - exact) < 0.005
+    assert abs(value[14] - exact) < 0.02
+    assert abs(value[20] - exact) < 0.005
 
 
 @pytest.mark.parametrize("r", [1, 2, 3])
-@pytest.mark.parametrize("num_nodes", [9, 13])
+@pytest.mark.parametrize("num_nodes", [10, 14])
 def test_trapezoidal_rules_integrate_the_normal_density_and_its_moments(r, num_nodes):
     """For every shift of the grid."""
     points, logs = cubature.rule(num_nodes, r)
     weights = np.exp(logs)
     assert len(points) == cubature.num_points(num_nodes, r)
     assert r == 1 or len(points) % 8 == 0
-    tolerance = 0.02 if num_nodes == 9 else 1e-3
+    tolerance = 0.02 if num_nodes == 10 else 1e-3
     np.testing.assert_allclose(weights.sum(axis=0), 1, atol=tolerance)
     np.testing.assert_allclose(np.einsum("jt,jrt->rt", weights, points), 0, atol=tolerance)
     second = np.einsum("jt,jat,jbt->abt", weights, points, points)
     np.testing.assert_allclose(second, np.eye(r)[:, :, None] + 0 * second, atol=5 * tolerance)
 
 
-@pytest.mark.parametrize("num_nodes", [1, 5, 13])
+@pytest.mark.parametrize("num_nodes", [1, 5, 14])
 @pytest.mark.parametrize("response", [Probit(), Logit()], ids=lambda r: r.name)
 def test_second_derivatives_through_integrals_are_right(response, num_nodes):
     model, params, rows = longitudinal(response, num_nodes)

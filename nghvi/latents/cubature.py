@@ -27,8 +27,8 @@ LARGEST_PRODUCT = 3
 """Dimensions up to which one-dimensional rules are multiplied."""
 MOST_HERMITE = 7
 """Nodes per dimension up to which these are Gauss-Hermite rules."""
-BEND, REACH = 0.7, 4.0
-"""The trapezoidal rule's a, and the radius of its ball in t: x reaches 11.7 conditional sds."""
+BEND, REACH = 0.7, 4.5
+"""The trapezoidal rule's a, and the radius of its ball in t: x reaches 16.6 conditional sds."""
 SECOND = 100.0
 """Weight of the second moments of the directions beside the fourth ones."""
 TURNS = 128

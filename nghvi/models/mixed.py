@@ -29,7 +29,7 @@ from nghvi.priors import Priors, normal_log_density
 
 NODES = {1: 7, 2: 5, 3: 5}
 """Quadrature nodes per dimension by number of random effects, to begin with."""
-REFINED_NODES = 13
+REFINED_NODES = 14
 """The first refinement; each further one takes half as many again."""
 RADII = 3
 """Of the rule for more effects than those."""
