@@ -1,6 +1,6 @@
 """Which recipe: from what the caller asked for and what the model can do."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from jaxtyping import Array
 
@@ -57,7 +57,13 @@ class Plan(NamedTuple):
             published = Integrated() if self.latents == "integrate" else Sampled(moving=False)
             rank = RANK if number is None else number
             return published_recipe(
-                method, theta, rank, self.steps or 3000, scale=self.start_scale, score=published
+                method,
+                theta,
+                rank,
+                self.steps or 3000,
+                scale=self.start_scale,
+                score=published,
+                integrable=exact and cast(MarginalModel, model).integration_is_cheap,
             )
         dim = parameter_dimension(model, data)
         if self.smooth and dim <= LARGEST_FULL:

@@ -18,7 +18,7 @@ from nghvi._core.direction import Direction, NaturalGradient, OrdinaryGradient
 from nghvi._core.draws import AntitheticDraws, IndependentDraws
 from nghvi._core.hybrid import HybridVI
 from nghvi._core.model import LatentModel
-from nghvi._core.score import Sampled, Score
+from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import (
     adadelta_rule,
     coded_rule,
@@ -62,8 +62,12 @@ def published_recipe(
     fisher: str = "paper",
     scale: float = 1.0,
     score: Score | None = None,
+    integrable: bool = False,
 ) -> Recipe:
-    """A published algorithm from ``start`` for ``num_steps`` steps."""
+    """A published algorithm from ``start`` for ``num_steps`` steps.
+
+    ``integrable``: whether its result can be judged without the noise of drawn latents.
+    """
     score = Sampled(moving=False) if score is None else score
     rule = published_rule(name, fisher)
     algorithm = HybridVI(IndependentDraws(1), score, rule.direction, rule.step_rule)
@@ -74,6 +78,10 @@ def published_recipe(
 
     stage = Stage(name, begin, algorithm, num_steps, 100, min(100, num_steps))
     fresh = HybridVI(
-        AntitheticDraws(32), score, OrdinaryGradient(), robbins_monro(0), every_error=True
+        AntitheticDraws(32),
+        Integrated() if integrable else score,
+        OrdinaryGradient(),
+        robbins_monro(0),
+        every_error=True,
     )
     return Recipe(name, (stage,), judge_by_fresh_draws(fresh, Cause.STEPS, 10, MOST_ESTIMATES))
