@@ -15,7 +15,7 @@ from nghvi._core.fit import _run_chunk, fit
 from nghvi._core.hybrid import HybridVI
 from nghvi._core.score import Integrated, Sampled
 from nghvi._core.step_rules import adadelta_rule, coded_rule, printed_rule, robbins_monro
-from nghvi.recipes.run import Recipe, Stage, carry_on, once_per_stage, run
+from nghvi.recipes.run import UNJUDGED, Recipe, Stage, carry_on, run
 from nghvi.recipes.smooth import smooth_recipe
 from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.variational import CholeskyGaussian, FactorGaussian
@@ -192,7 +192,7 @@ def judged_by_steps(enough):
         status = Status.CONVERGED if steps >= enough else Status.NOT_CONVERGED
         return Verdict(status, Cause.EARLIER_VERSION)
 
-    return once_per_stage(judge), asked
+    return judge, asked
 
 
 @pytest.mark.parametrize(("enough", "taken"), [(1, 10), (11, 20), (40, 40), (99, 40)])
@@ -206,6 +206,15 @@ def test_encores_are_run_while_the_judge_is_not_content(enough, taken, key):
     assert done.steps == taken
     assert len(asked) == len(set(asked))
     assert done.verdict.converged == (enough <= 40)
+
+
+def test_a_result_that_is_not_worth_judging_gets_no_encore(key):
+    judge, asked = judged_by_steps(99)
+    first = Stage("first", lambda *_: START, ALGORITHMS["ordinary"], 10, 5)
+    stages = (first, first._replace(begin=carry_on, encore=True))
+    recipe = Recipe("own", stages, judge)
+    done = run(recipe, key, NormalMean(), DATA, worth_judging=lambda q: False)
+    assert (done.verdict, done.steps, asked) == (UNJUDGED, 10, [])
 
 
 def test_a_stage_in_two_takes_the_same_steps_as_in_one(key):

@@ -28,7 +28,7 @@ from nghvi._core.score import AtRest, Integrated, Score
 from nghvi._core.step_rules import Adam
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
-from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on, once_per_stage
+from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on
 from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
 from nghvi.variational.factor import FactorGaussian
 from nghvi.variational.point import Point
@@ -185,7 +185,7 @@ def judge_settling(batch: int | None, settled: Cause, **about: float) -> Judge:
         told = found.lower > limit
         return Verdict(Status.NOT_SETTLED, Cause.RISING if told else Cause.NOISE, facts)
 
-    return once_per_stage(decide)
+    return decide
 
 
 def most_movement(dim: int) -> float:

@@ -14,7 +14,7 @@ from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.model import LatentModel
 from nghvi._core.step_rules import ScaleState
 from nghvi._typing import Data, Key
-from nghvi.recipes.run import Ended, Judge, once_per_stage
+from nghvi.recipes.run import Ended, Judge
 from nghvi.recipes.verdict import LOOKS, Cause, Verdict, judge
 
 LOOKS_AT = tuple(3**power for power in range(1, LOOKS + 1))
@@ -47,7 +47,7 @@ def judge_by_fresh_draws(algorithm: HybridVI, cause: Cause, chunk: int, most: in
                 break
         return verdict
 
-    return once_per_stage(decide)
+    return decide
 
 
 def _batched(errors: np.ndarray) -> np.ndarray:

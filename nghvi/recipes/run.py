@@ -29,8 +29,6 @@ Stop = Callable[[int, Info], bool]
 Traces = tuple[tuple[str, Info], ...]
 Judge = Callable[[Key, LatentModel, Data, tuple[Ended, ...]], Verdict]
 """Of the stages that have ended; the result is what the last one left."""
-UNFINISHED = (Status.NOT_CONVERGED, Status.NOT_SETTLED)
-"""Ends after which further steps may help."""
 Progress = Callable[[str, int, int, Info], None]
 
 
@@ -107,13 +105,13 @@ def run(
     begun = time.perf_counter()
     at = resume or Position(0, None, ())
     done, judge_key = at.done, jax.random.fold_in(key, len(recipe.stages))
-    left_out = False
+    judge, left_out = _once_per_stage(recipe.judge, worth_judging), False
     with Interrupt() as interrupt:
         for index in range(at.stage, len(recipe.stages)):
             stage = recipe.stages[index]
             current = at.current if index == at.stage else None
             left_out = current is None and (
-                recipe.judge(judge_key, model, data, done).status not in UNFINISHED
+                not _may_be_better(judge(judge_key, model, data, done))
                 if stage.encore
                 else stage.continues and left_out
             )
@@ -154,21 +152,26 @@ def run(
                 keep(position, True)
                 return _result(recipe.finish(current.state.q), verdict, ended, begun, position)
             done = (*done, Ended(stage.name, current))
-    q = done[-1].fit.q
-    if not worth_judging(q):
-        return _result(q, UNJUDGED, done, begun, None)
-    verdict = recipe.judge(judge_key, model, data, done)
-    return _result(recipe.finish(q), verdict, done, begun, None)
+    q, verdict = done[-1].fit.q, judge(judge_key, model, data, done)
+    result = q if verdict is UNJUDGED else recipe.finish(q)
+    return _result(result, verdict, done, begun, None)
 
 
-def once_per_stage(judge: Judge) -> Judge:
+def _may_be_better(verdict: Verdict) -> bool:
+    """Whether further steps may help."""
+    unfinished = (Status.NOT_CONVERGED, Status.NOT_SETTLED)
+    return verdict.status in unfinished and verdict is not UNJUDGED
+
+
+def _once_per_stage(judge: Judge, worth_judging: Callable[[Variational], bool]) -> Judge:
     """The judge, who is asked about the same stages more than once and answers from memory."""
     last: tuple[Fit, Verdict] | None = None
 
     def remembering(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
         nonlocal last
         if last is None or last[0] is not done[-1].fit:
-            last = done[-1].fit, judge(key, model, data, done)
+            worth = worth_judging(done[-1].fit.q)
+            last = done[-1].fit, judge(key, model, data, done) if worth else UNJUDGED
         return last[1]
 
     return remembering
