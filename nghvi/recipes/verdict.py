@@ -222,7 +222,9 @@ class Outcome(NamedTuple):
 
 RESUME = "Call resume() on the fitted model: it goes on where it stopped."
 AUTO = 'Use method="auto", which stops when it has arrived.'
-MORE_STEPS = "Take more steps (steps=), or leave steps out: then they go on until it has settled."
+MORE_STEPS = (
+    "Take more steps (steps=), more than it took now: left to itself it ends after a while."
+)
 SIMPLER = "Leave out effects or inputs that the data do not determine, or use a tighter prior."
 SCALES = "Look for outliers and for inputs on wildly different scales (standardize=True helps)."
 COLLINEAR = "Look for columns that are nearly the same."
