@@ -219,8 +219,9 @@ M = TypeVar("M", bound=LatentModel)
 def _refined_if_needed(key: Key, model: M, data: Data, q: Variational, costly: bool) -> M | None:
     """The refined model, if the present one's integrals are not exact enough at the result.
 
-    They are if both agree on the score, in posterior sds, at the centre of ``q`` and in its tails,
-    and on the density at its centre; where integrals are ``costly``, on the score at the centre.
+    They are if both agree on the score, in posterior sds, and on the density at the centre of
+    ``q``, and where few points are used on the score in its tails, too; where integrals are
+    ``costly``, on the score at the centre.
     """
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         return None
@@ -242,6 +243,8 @@ def _refined_if_needed(key: Key, model: M, data: Data, q: Variational, costly: b
         return better if not astray < TOLERANCE else None
     if not (astray < ASTRAY and unlike < UNLIKE):
         return better
+    if not model.integration_is_cheap:  # a finer rule, which errs in the tails only a little
+        return None
     tails = AntitheticDraws(1)(key, q.noise_dim)
     return None if all(differences(tail)[0] < FAR_ASTRAY for tail in tails) else better
 
