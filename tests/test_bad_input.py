@@ -71,6 +71,7 @@ CASES = {
     "hidden width": (X, Y, {"hidden": (4, 0)}, "at least 1"),
     "hidden number": (X, Y, {"hidden": 4}, "tuple"),
     "activation": (X, Y, {"hidden": (4,), "activation": "gelu"}, "activation"),
+    "list of activations": (X, Y, {"hidden": (4,), "activation": ["relu"]}, "activation"),
     "no y": (X, None, {}, "requires y"),
     "random number": (X, Y, {"random": 3}, "random=3: give a list of column names"),
     "seed text": (X, Y, {"random_state": "a"}, "random_state='a': give a whole number"),

@@ -50,6 +50,8 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     *_each("formula", REFUSE, 3, "", "y", ["y ~ x"]),
     *(({name: 1}, REFUSE) for name in ("family", "REML", "standardise", "seed", "sample_weight")),
     *_each("verbose", ANY, "yes", 2),
+    *_each("missing", REFUSE, "ignore", 3, None, ["drop"]),
+    *_each("missing", FIT, "drop"),
     *_each("importance", ANY, "no", None),
 ]
 CALLS: list[tuple[str, dict[str, Any], str]] = [

@@ -199,7 +199,7 @@ def choose_trunk(num_inputs: int, hidden: Any, activation: str, trunk: Any) -> T
             raise DataError(f"trunk={trunk!r}: {error}") from error
     if not hidden:
         return Identity(num_inputs)
-    if activation not in ACTIVATIONS:
+    if activation not in tuple(ACTIVATIONS):
         raise DataError(f"activation={activation!r}: choose one of {sorted(ACTIVATIONS)}.")
     return Perceptron(num_inputs, tuple(int(w) for w in hidden), activation)
 
