@@ -6,15 +6,20 @@ import json
 import os
 import pickle
 import zipfile
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from jaxtyping import Float
 from sklearn.exceptions import NotFittedError
 
 import nghvi
+from nghvi._core.hybrid import State
+from nghvi._core.variational import Variational
 from nghvi.storage import StorageError, file
 from nghvi.storage.codec import decode, encode
+from nghvi.storage.fields import fits
 
 
 @pytest.fixture(scope="module")
@@ -276,3 +281,23 @@ def test_fields_of_another_kind_and_parts_that_do_not_fit_are_refused(model, pat
     refused(edit(*names, "features", value={"tuple": ["a"]}), "other names than columns")
     refused(edit(*names, "effects", value={"tuple": []}), "other names than columns")
     refused(edit(*names, "features", value=["a"]), "features of Named holds a list")
+
+
+def test_values_are_told_by_annotations():
+    for value, hint, right in (
+        (1.5, float, True),
+        (True, float, False),
+        (np.float64(2), float, True),
+        (np.ones(2), float, False),
+        (("a", "b"), tuple[str, ...], True),
+        (["a"], tuple[str, ...], False),
+        ({"a": [1]}, dict[str, list], True),
+        ({1: [1]}, dict[str, list], False),
+        (None, int | None, True),
+        ("a", int | None, False),
+        (np.ones((2, 3)), Float[np.ndarray, "s m"], True),
+        (np.ones(2), Float[np.ndarray, "s m"], False),
+        ("state", State[Variational], False),
+        ("anything", Any, True),
+    ):
+        assert fits(value, hint) is right, (value, hint)

@@ -104,29 +104,32 @@ def _flipped(name: str, rng: np.random.Generator) -> Case:
 
 
 def _edited(name: str, rng: np.random.Generator) -> Case:
-    """A value of the description replaced by one of another kind; the checksum is made anew."""
+    """A value of the description replaced by one of another kind."""
     number, odd, remove = int(rng.integers(2**31)), int(rng.integers(len(ODD))), rng.random() < 0.2
 
-    def change(path: pathlib.Path) -> None:
-        with zipfile.ZipFile(path) as archive:
-            parts = {each: archive.read(each) for each in archive.namelist()}
-        content = json.loads(parts["model.json"])
-        places = list(_places(content["model"]))
-        owner, key = places[number % len(places)]
-        if remove:
-            del owner[key]
-        else:
-            owner[key] = ODD[odd]
-        content.pop("sha256")
-        canonical = json.dumps(content, separators=(",", ":")).encode()
-        content["sha256"] = hashlib.sha256(canonical).hexdigest()
-        parts["model.json"] = json.dumps(content, separators=(",", ":")).encode()
-        with zipfile.ZipFile(path, "w") as archive:
-            for each, data in parts.items():
-                archive.writestr(each, data)
-
     said = "removed" if remove else f"replaced by {ODD[odd]!r}"
+    change = functools.partial(_edit, number=number, odd=None if remove else odd)
     return _changed(name, f"value {number} {said}", change, ANY)
+
+
+def _edit(path: pathlib.Path, number: int, odd: int | None) -> None:
+    """Replace a value of the description, or remove it; the checksum is made anew."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {each: archive.read(each) for each in archive.namelist()}
+    content = json.loads(parts["model.json"])
+    places = _places(content["model"])
+    owner, key = places[number % len(places)]
+    if odd is None:
+        del owner[key]
+    else:
+        owner[key] = ODD[odd]
+    content.pop("sha256")
+    canonical = json.dumps(content, separators=(",", ":")).encode()
+    content["sha256"] = hashlib.sha256(canonical).hexdigest()
+    parts["model.json"] = json.dumps(content, separators=(",", ":")).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for each, data in parts.items():
+            archive.writestr(each, data)
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
@@ -164,8 +167,9 @@ def _foreign(name: str, rng: np.random.Generator) -> Case:
 
 
 def _checkpoint(name: str, rng: np.random.Generator) -> Case:
-    """A fit that goes on from checkpoints of which some or all are damaged."""
+    """A fit that goes on from checkpoints of which some or all are cut or edited."""
     share, all_of_them = float(rng.random()), bool(rng.random() < 0.5)
+    number, odd, edited = int(rng.integers(2**31)), int(rng.integers(len(ODD))), rng.random() < 0.6
 
     def run() -> Checked:
         with tempfile.TemporaryDirectory() as made:
@@ -174,6 +178,9 @@ def _checkpoint(name: str, rng: np.random.Generator) -> Case:
                 (kept / path.name).write_bytes(path.read_bytes())
             files = checkpoint_files(kept)
             for path in files if all_of_them else files[-1:]:
+                if edited:
+                    _edit(path, number, odd)
+                    continue
                 whole = path.read_bytes()
                 path.write_bytes(whole[: int(share * len(whole))])
             data = frame()
@@ -181,7 +188,8 @@ def _checkpoint(name: str, rng: np.random.Generator) -> Case:
             model.fit(data[["g", "x", "z"]], data["y"], checkpoint=kept, every=0)
             return Checked({"summary": model.summary().to_numpy(float)}, [])
 
-    return Case(name, run, ANY, f"{'all' if all_of_them else 'last'} cut at {share:.3f}")
+    how = f"edited ({number}, {ODD[odd]!r})" if edited else f"cut at {share:.3f}"
+    return Case(name, run, ANY, f"{'all' if all_of_them else 'last'} checkpoints {how}")
 
 
 def _edited_run(name: str, rng: np.random.Generator) -> Case:

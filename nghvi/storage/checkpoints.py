@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from nghvi._core.hosts import any_process, is_first, on_host, same_everywhere
 from nghvi.recipes.run import Position
 from nghvi.storage import file
+from nghvi.storage.classes import instance
 from nghvi.storage.codec import decode, encode
 from nghvi.storage.errors import StorageError
 
@@ -100,13 +101,18 @@ class Checkpoints:
         stored = file.read(path)
         if not isinstance(stored.model, dict) or stored.model.keys() != {"facts", "checkpoint"}:
             raise StorageError(f"{path}: this is no checkpoint; keep other files elsewhere.")
+        if not isinstance(stored.model["facts"], dict):
+            raise file.DamagedError(f"{path}: the file was altered: it does not say of which fit.")
         differing = _differing(stored.model["facts"], self._facts)
         if differing:
             raise StorageError(
                 f"{path}: the checkpoint is of another fit: {differing}. Repeat what it was begun "
                 "with, or give another directory."
             )
-        return Checkpoint(**decode(stored.model["checkpoint"], stored.arrays))
+        try:
+            return instance(Checkpoint, decode(stored.model["checkpoint"], stored.arrays))
+        except (StorageError, AttributeError) as error:  # not even fields
+            raise file.DamagedError(f"{path}: {error}") from error
 
 
 def checkpoint_files(directory: pathlib.Path) -> list[pathlib.Path]:

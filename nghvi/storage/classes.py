@@ -91,7 +91,7 @@ def register(cls: Class) -> Class:
 
 def class_named(name: str) -> type:
     """The class that a file means."""
-    if name not in _CLASSES:
+    if not isinstance(name, str) or name not in _CLASSES:
         raise StorageError(
             f"the class {name!r} is not known here: if it is your own, call "
             "nghvi.storage.register(cls) before loading; otherwise the file was made by another "

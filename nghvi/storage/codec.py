@@ -37,7 +37,7 @@ def decode(value: Json, arrays: Arrays) -> Any:
         return _Decoder(arrays).decode(value)
     except StorageError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+    except Exception as error:  # whatever is malformed fails in its own way
         raise StorageError(
             f"the model's description is malformed ({type(error).__name__}: {error}); it was made "
             "by another version of nghvi or by something else."

@@ -57,6 +57,10 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, dict) and all(
             fits(key, arguments[0]) and fits(each, arguments[1]) for key, each in value.items()
         )
+    if isinstance(hint, typing.TypeVar):
+        return hint.__bound__ is None or fits(value, hint.__bound__)
+    if isinstance(origin, type):  # a class of ours with parameters
+        return isinstance(value, origin)
     if hint is Any or not isinstance(hint, type):
         return True
     if hint in KINDS:
