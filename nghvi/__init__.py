@@ -31,4 +31,4 @@ storage.register(MixedRegressor)
 storage.register(MixedClassifier)
 storage.register(_Spec)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -226,7 +226,7 @@ def _refined_if_needed(key: Key, model: M, data: Data, q: Variational, costly: b
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         return None
     better = model.refined()
-    if better is model or better == model:
+    if eqx.tree_equal(better, model):
         return None
     if isinstance(data, Batches):
         now, then = (log_targets(m, data, np.asarray(q.centre)[None])[0] for m in (model, better))

@@ -56,7 +56,7 @@ def lek_profile(
     other columns of the data are then at their median or commonest value.
     ``grid``: values of the input; otherwise ``n_grid`` between two of its training quantiles.
 
-    Returns one row a group and grid value: ``group``, the input, ``mean``, ``lower``, ``upper``.
+    Returns one row per group and grid value: ``group``, the input, ``mean``, ``lower``, ``upper``.
     """
     name = _input_name(estimator, variable)
     _check_settings(n_grid, draws, level, seed)

@@ -68,6 +68,9 @@ def _times(scales: Scales, units: np.ndarray) -> Scales:
 class EffectsPrior(Protocol):
     """A prior for the covariance Omega of the random effects, with its own coordinates."""
 
+    correlated: bool
+    """Whether Omega is not diagonal."""
+
     def size(self, r: int) -> int:
         """Number of free parameters for r effects."""
 
@@ -97,6 +100,8 @@ class EffectsPrior(Protocol):
 
 class _Diagonal:
     """Coordinates of independent effects: log variances."""
+
+    correlated = False
 
     def size(self, r: int) -> int:
         return r
@@ -128,6 +133,8 @@ def _wishart_factors(
 
 class _Correlated:
     """Coordinates of correlated effects: log-Cholesky factor of the precision."""
+
+    correlated = True
 
     def size(self, r: int) -> int:
         return packed_size(r, r)

@@ -172,7 +172,7 @@ def test_the_status_is_a_word(fitted, fitted_case):
     assert (deep.status_, deep.converged_) == ("not_settled", False)
     assert deep.posterior_.inference.verdict.cause is Cause.STEPS
     with pytest.raises(AttributeError):
-        nghvi.MixedRegressor().status_  # noqa: B018
+        _ = nghvi.MixedRegressor().status_
 
 
 def test_an_interrupted_run_of_another_method_is_not_told_to_resume(panel, monkeypatch):

@@ -1,5 +1,6 @@
 """Model files, checkpoints and runs that are damaged, or edited with checksums that agree."""
 
+import atexit
 import contextlib
 import functools
 import hashlib
@@ -7,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -31,9 +33,8 @@ ODD: tuple[Any, ...] = (
 @functools.cache
 def originals() -> pathlib.Path:
     """A run of a formula, and checkpoints of a fit, in a directory of this process."""
-    made = tempfile.TemporaryDirectory()
-    originals.kept = made  # type: ignore[attr-defined]
-    place = pathlib.Path(made.name)
+    place = pathlib.Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, place)
     data = frame()
     data.to_csv(place / "data.csv", index=False)
     with contextlib.redirect_stdout(io.StringIO()):

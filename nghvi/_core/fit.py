@@ -33,7 +33,7 @@ class Fit(NamedTuple, Generic[Q]):
     tail_count: Array
     step: int
     trace: Info | None
-    """Leaves have a leading axis, one entry a step."""
+    """Leaves have a leading axis, one entry per step."""
     stopped: bool
     """A monitor ended the run before its last step."""
 
@@ -148,7 +148,7 @@ def _run_chunk(
 ) -> tuple[tuple, Info]:
     """``length <= chunk`` steps; a shorter last chunk runs the same program.
 
-    ``batched``: data have a leading axis, one entry a step.
+    ``batched``: data have a leading axis, one entry per step.
     """
 
     def step(carry: tuple, t: Array) -> tuple[tuple, Info]:

@@ -59,7 +59,9 @@ def _placement(size: int) -> np.ndarray:
 def unpack_log_cholesky(packed: Float[Array, " free"], size: int) -> Float[Array, "s s"]:
     """Lower triangle whose diagonal is stored as its logarithm."""
     rows, columns = _lower_indices(size, size)
-    entries = jnp.where(rows == columns, jnp.exp(packed), packed)
+    on_diagonal = rows == columns
+    # What is not on the diagonal may be too large for an exponential.
+    entries = jnp.where(on_diagonal, jnp.exp(jnp.where(on_diagonal, packed, 0.0)), packed)
     return (entries @ _placement(size)).reshape(size, size)
 
 

@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Write or print one line a row; exit code."""
+    """Write or print one line per row; exit code."""
     if chosen.out is not None and chosen.out.exists() and not chosen.force:
         raise UsageError(f"{chosen.out}: it exists; choose another -o, or --force to replace it.")
     if not 0 < chosen.level < 1:

@@ -98,7 +98,7 @@ class StreamedRows:
         return range(int(self.num_rows))
 
     def by_group(self, values: Callable[[RowsPiece], tuple]) -> tuple[np.ndarray, ...]:
-        """Arrays with one entry a group, computed piece by piece."""
+        """Arrays with one entry per group, computed piece by piece."""
         whole: list[np.ndarray] = []
         for number, codes in enumerate(self.copy.dealt.members):
             found = [np.asarray(v) for v in values(self.piece(number))]

@@ -190,6 +190,8 @@ class MixedEstimator(Checks):
         by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling)
         data = rows if by_row or self._batch_groups else prepare(model, rows)
+        if self.method == "auto" and self._batch_groups is None:
+            model = model.suited(data)
         inference = self._infer(model, data, scaling, deep, held_out=held_out, kept=kept)
         self.posterior_ = MixedPosterior(inference, scaling, structure.named(self.groups_))
         self._publish(inference, time.perf_counter() - begun)
@@ -332,7 +334,7 @@ class MixedEstimator(Checks):
         return tables.covariance_table(self.posterior_, level)
 
     def group_effects(self) -> pd.DataFrame:
-        """Posterior mean and sd of every group's effects, one row a group."""
+        """Posterior mean and sd of every group's effects, one row per group."""
         check_is_fitted(self, "posterior_")
         return tables.effects_table(self.posterior_)
 

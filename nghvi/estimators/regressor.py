@@ -88,7 +88,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         Lower bound, its Monte Carlo error, log evidence by importance sampling, Pareto shape of
         the Gaussian family.
     trace_
-        One row a step.
+        One row per step.
     group_, groups_
         Name of the group column, and its levels.
     posterior_

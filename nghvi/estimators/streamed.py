@@ -71,6 +71,7 @@ def fit_dataset(
     model = structure.model(response, None)
     data = _sums(model, rows) if response.conjugate and not spec.deep else rows
     estimator._batch_groups = None
+    model = model.suited(data)
     inference = estimator._infer(model, data, scaling, spec.deep, kept=kept)
     names = structure.named(estimator.groups_)
     estimator.posterior_ = MixedPosterior(inference, scaling, names)

@@ -59,7 +59,7 @@ def verdict_sentence(posterior: MixedPosterior) -> str:
 
 
 def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:
-    """One row a step: stage, noisy objective (raw scale) and the largest remaining errors."""
+    """One row per step: stage, noisy objective (raw scale) and the largest remaining errors."""
     frames = []
     for name, info in inference.run.traces:
         mean, scale = (

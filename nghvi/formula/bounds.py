@@ -134,8 +134,10 @@ def _fold(node: ast.AST, formula: str, expression: str, depth: int) -> float | N
         return _fold(child, formula, expression, depth + 1)
 
     if isinstance(node, ast.Constant):
-        number = isinstance(node.value, int | float)
-        return _bounded(lambda: float(node.value), formula, expression) if number else None  # type: ignore[arg-type]
+        constant = node.value
+        if not isinstance(constant, int | float):
+            return None
+        return _bounded(lambda: float(constant), formula, expression)
     if isinstance(node, ast.BinOp):
         if any(_is_listed(side) for side in (node.left, node.right)):
             raise FormulaError.at(

@@ -4,10 +4,14 @@ With moments G_k = Z_k'Z_k, c_k = Z_k'e_k, noise variance v and Omega^-1 = L L':
 
     Q_k = L L' + G_k / v,     b_k = c_k / v,     alpha_k | y ~ N(Q_k^-1 b_k, Q_k^-1)
     log p(y) = -n/2 log(2 pi v) - e'e / (2 v) + K log|L| + sum_k [ b_k'Q_k^-1 b_k - log|Q_k| ] / 2
+
+Q_k is factorised in units of the effects' conditional sds under the prior, d_j = 1 / |row j of L|:
+an effect whose sd is nearly zero would leave the others' digits none.
 """
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -31,13 +35,19 @@ def condition(
     precision_factor: Float[Array, "r r"],
 ) -> Conditional:
     """The conditional distribution of the effects of every group."""
-    root = small.cholesky(_precision(gram, noise_var, precision_factor))
+    scaled, unit = _precision(gram, noise_var, precision_factor)
+    root = small.cholesky(scaled) / unit[:, None, None]
     return Conditional(root, small.solve_lower(root, cross / noise_var))
 
 
-def _precision(gram: Array, noise_var: Scalar, precision_factor: Array) -> Array:
-    """Q_k."""
-    return (precision_factor @ precision_factor.T)[:, :, None] + gram / noise_var
+def _precision(
+    gram: Float[Array, "r r k"], noise_var: Scalar, precision_factor: Float[Array, "r r"]
+) -> tuple[Float[Array, "r r k"], Float[Array, " r"]]:
+    """d Q_k d and d."""
+    unit = jax.lax.rsqrt(jnp.sum(precision_factor**2, axis=1))
+    prior = unit[:, None] * precision_factor
+    data = gram * (unit[:, None] * unit / noise_var)[:, :, None]
+    return (prior @ prior.T)[:, :, None] + data, unit
 
 
 def log_marginal(
@@ -48,14 +58,14 @@ def log_marginal(
     fixed = constant - 0.5 * moments.square / noise_var
     if precision_factor.shape[0] == 0:
         return fixed
-    log_det = jnp.sum(jnp.log(jnp.diagonal(precision_factor)))
-    precision = _precision(moments.gram, noise_var, precision_factor)
-    effects = small.log_evidence(precision, moments.cross / noise_var)
+    precision, unit = _precision(moments.gram, noise_var, precision_factor)
+    log_det = jnp.sum(jnp.log(unit * jnp.diagonal(precision_factor)))
+    effects = small.log_evidence(precision, moments.cross * (unit / noise_var)[:, None])
     return fixed + moments.gram.shape[-1] * log_det + effects
 
 
 def sample(key: Key, conditional: Conditional) -> Float[Array, "k r"]:
-    """Exact draw of the effects, one group a row."""
+    """Exact draw of the effects, one row per group."""
     noise = flat_normal(key, conditional.forward.shape)
     return small.solve_lower(conditional.root, conditional.forward + noise, transpose=True).T
 
@@ -77,5 +87,5 @@ def moments(conditional: Conditional) -> tuple[Float[Array, "k r"], Float[Array,
 def colour(
     whitened: Float[Array, "r k"], precision_factor: Float[Array, "r r"]
 ) -> Float[Array, "k r"]:
-    """alpha = L^-T u, one group a row: back from the units in which the prior is N(0, I)."""
+    """alpha = L^-T u, one row per group: back from the units in which the prior is N(0, I)."""
     return whitened.T @ small.inverse_lower(precision_factor)

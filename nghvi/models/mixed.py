@@ -24,6 +24,7 @@ from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
 from nghvi.latents import centring, conjugate, cubature, metropolis, quadrature
 from nghvi.latents.rows import RowProblem, log_likelihood
+from nghvi.models import scales
 from nghvi.networks import Identity, Trunk
 from nghvi.priors import Priors, normal_log_density
 
@@ -62,6 +63,8 @@ class MixedModel(MarginalModel):
     ``known_coef``: coefficients of the last features that are not parameters: 0 of a feature that
     has effects only, 1 of an offset. ``relative_coef``: theta holds the coefficients in units of
     :meth:`coef_unit`, in which the posterior of a response that attenuates them is less curved.
+    ``effects_unit``: theta holds Omega in the coordinates of :mod:`nghvi.models.scales` with these
+    units, and not in those of its prior.
     """
 
     trunk: Trunk
@@ -72,6 +75,7 @@ class MixedModel(MarginalModel):
     num_nodes: int | None = eqx.field(static=True, default=None)
     known_coef: tuple[float, ...] = eqx.field(static=True, default=())
     relative_coef: bool = eqx.field(static=True, default=False)
+    effects_unit: Float[Array, " r"] | None = None
 
     @property
     def num_effects(self) -> int:
@@ -79,13 +83,23 @@ class MixedModel(MarginalModel):
 
     @property
     def nodes(self) -> int:
-        """Quadrature nodes a dimension, or radii; 1 is Laplace's approximation."""
+        """Quadrature nodes per dimension, or radii; 1 is Laplace's approximation."""
         default = NODES.get(self.num_effects, RADII)
         return default if self.num_nodes is None else self.num_nodes
 
     @property
     def marginal_is_exact(self) -> bool:
         return self.response.conjugate or self.num_effects == 0 or self.nodes > 1
+
+    def suited(self, data: GroupedData) -> "MixedModel":
+        """The same linear model with Omega in coordinates that suit the data."""
+        if self.num_effects == 0 or not isinstance(self.trunk, Identity):
+            return self
+        if isinstance(data, Rows):
+            data = LinearStatistics.from_rows(data, self.random)
+        if not isinstance(data, LinearStatistics):
+            return self
+        return dataclasses.replace(self, effects_unit=scales.units(self.response, data))
 
     def refined(self) -> "MixedModel":
         few = self.num_effects <= cubature.LARGEST_PRODUCT
@@ -136,8 +150,20 @@ class MixedModel(MarginalModel):
         # What a network's climb finds with effects at rest (log_at_rest) needs little of them.
         small = not (self.response.conjugate or isinstance(self.trunk, Identity))
         variances = jnp.clip((0.01 if small else 0.2) * unit, 1e-8, 1e8)
-        effects = self.priors.effects.start(variances)
+        effects = self._effects_from_free(self.priors.effects.start(variances))
         return MixedParams(weights, coef, dispersion, effects, jnp.zeros(self._num_scales(weights)))
+
+    def _free_effects(self, params: MixedParams) -> tuple[Float[Array, " free"], Scalar]:
+        """Omega in the coordinates of its prior, and the log Jacobian of the change."""
+        if self.effects_unit is None:
+            return params.effects, jnp.zeros(())
+        correlated = self.priors.effects.correlated
+        return scales.to_free(params.effects, self.effects_unit, correlated)
+
+    def _effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
+        if self.effects_unit is None:
+            return free
+        return scales.from_free(free, self.effects_unit, self.priors.effects.correlated)
 
     def log_prior(self, params: MixedParams) -> Scalar:
         """log p(theta), Jacobians included."""
@@ -147,7 +173,8 @@ class MixedModel(MarginalModel):
         total = weights + coef + self.response.log_prior(params.dispersion, self.priors)
         if self.num_effects == 0:
             return total
-        return total + self.priors.effects.log_density(params.effects, self.num_effects)
+        free, log_jacobian = self._free_effects(params)
+        return total + self.priors.effects.log_density(free, self.num_effects) + log_jacobian
 
     def log_volume(self, params: MixedParams) -> Scalar:
         """The Jacobians in :meth:`log_prior`, up to a constant.
@@ -157,7 +184,8 @@ class MixedModel(MarginalModel):
         total = self.response.log_volume(params.dispersion, self.priors)
         if self.num_effects == 0:
             return total
-        return total + self.priors.effects.log_volume(params.effects, self.num_effects)
+        free, log_jacobian = self._free_effects(params)
+        return total + self.priors.effects.log_volume(free, self.num_effects) + log_jacobian
 
     def sample_prior(
         self, rng: np.random.Generator, number: int, start: MixedParams
@@ -166,7 +194,8 @@ class MixedModel(MarginalModel):
         coef = np.asarray(self.priors.coef_sd) * rng.standard_normal((number, start.coef.size))
         effects = np.zeros((number, start.effects.size))
         if self.num_effects:
-            effects = self.priors.effects.sample(rng, number, self.num_effects)
+            free = jnp.asarray(self.priors.effects.sample(rng, number, self.num_effects))
+            effects = np.asarray(jax.vmap(self._effects_from_free)(free))
         return MixedParams(
             jax.tree.map(lambda w: np.broadcast_to(w, (number, *w.shape)), start.weights),
             jnp.asarray(coef),
@@ -180,7 +209,8 @@ class MixedModel(MarginalModel):
 
     def precision_factor(self, params: MixedParams) -> Float[Array, "r r"]:
         """Lower triangular L with Omega^-1 = L L'."""
-        return self.priors.effects.precision_factor(params.effects, self.num_effects)
+        free, _ = self._free_effects(params)
+        return self.priors.effects.precision_factor(free, self.num_effects)
 
     def features(self, params: MixedParams, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
         """h(x)."""

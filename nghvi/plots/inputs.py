@@ -65,7 +65,7 @@ def variance_share(
 
 
 def _curves(estimator: Any, table: Any, ax: Axes | None) -> Axes:
-    """One line a group; with bands and a legend if they are few, thin and grey if not."""
+    """One line per group; with bands and a legend if they are few, thin and grey if not."""
     ax = axes_or_new(ax)
     variable, labels = table.columns[1], list(dict.fromkeys(table["group"]))
     few, named = len(labels) <= len(CURVES), isinstance(estimator.group_, str)

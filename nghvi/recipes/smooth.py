@@ -56,7 +56,7 @@ def smooth_recipe(
         stop = stop_rule(HOLD, CHUNK, 0.01 if begin_at is None else 0.02)
         begin: Begin = _from_rough_mode if costly else _from_mode
         if begin_at is not None:
-            begin = lambda key, model, data, done: begin_at  # noqa: E731
+            begin = _from(begin_at)
         stages.append(Stage("natural gradient", begin, algorithm, 200, CHUNK, 0, stop))
         if costly and isinstance(score, Integrated):
             algorithm, chunk = natural_gradient(score, robbins_monro(HOLD), batch), 1
@@ -120,6 +120,10 @@ def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
         return step >= at_least and bool(np.sqrt(length) * left < tolerance)
 
     return stop
+
+
+def _from(q: Variational) -> Begin:
+    return lambda key, model, data, done: q
 
 
 def _from_mode(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:

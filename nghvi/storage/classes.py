@@ -64,6 +64,8 @@ def _verdict_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
 
 UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     Verdict: _verdict_of_earlier_versions,
+    # Theta had one kind of coordinates once.
+    MixedModel: lambda fields: {"effects_unit": None} | fields,
 }
 """From the fields of an instance as an earlier version saved it to those of today."""
 

@@ -1,0 +1,106 @@
+"""Coordinates of the effects' covariance in which an sd of zero is an ordinary point.
+
+Data cannot tell an sd below some unit c from zero, and a prior that is flat there leaves log sd a
+long tail to the left that no Gaussian has. Theta therefore holds u and kappa with::
+
+    log sd_j = log c_j + u_j / 4 + log Phi(u_j)
+    L_jk = D_j sinh kappa_jk  (j > k),  L_jj = D_j,  Omega^-1 = L L'
+
+and D such that the sds are those. To the right of zero u is a logarithm; to the left sd falls as
+Phi does, so a density that is flat in sd is normal in u. kappa is Fisher's z of a partial
+correlation, in which priors of correlations are nearly normal, whatever the sds.
+
+The unit: an effect of variance v adds v x_i^2 to the variances of group k, whose information on it
+is I_k = sum_i x_i^2 / s^2 at noise of variance s^2. At v = 0 the data tell v to within an sd of
+``sqrt(2 / sum_k I_k^2)``, and c is its root. The slope 1/4 and this unit make the Kullback-Leibler
+distance of the best Gaussian least, on average over 8 to 3,000 groups and effects from none to
+strong: .01 nats (at most .04), where log sd has .10 (.28); a unit off by a factor 2 costs .03.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from nghvi._core.response import Response
+from nghvi._linalg import small
+from nghvi._linalg.packed import pack_lower, unpack_log_cholesky, unpack_lower
+from nghvi._special import inverse_mills, log_ndtr
+from nghvi._typing import Scalar
+from nghvi.data import LinearStatistics
+
+SLOPE = 0.25
+STEPS = 15
+
+
+def units(response: Response, data: LinearStatistics) -> Float[Array, " r"]:
+    """Sds that data begin to tell from zero, each effect's."""
+    gram = np.moveaxis(np.asarray(data.effects_gram), -1, 0)
+    square = np.einsum("kjj->kj", gram)
+    if response.attenuation > 0:
+        # Of y given its latent normal or logistic variable, least where both classes are equal.
+        noise = (np.pi / 2 / response.attenuation) * 0.25 / float(data.variance)
+    else:
+        noise = _noise_within(data, gram)
+    information = np.sqrt(np.sum((square / noise) ** 2, axis=0))
+    return jax.device_put(2**0.25 / np.sqrt(np.maximum(information, 1e-100)))
+
+
+def _noise_within(data: LinearStatistics, gram: Float[np.ndarray, "k r r"]) -> float:
+    """Residual variance of y within groups, whose own coefficients take what they can."""
+    cross = np.asarray(data.effects_cross).T
+    level = np.maximum(np.einsum("kjj->j", gram) / float(data.num_rows), 1e-300)
+    ridge = 1e-3 * np.diag(level)
+    explained = np.sum(cross * np.linalg.solve(gram + ridge, cross[..., None])[..., 0])
+    taken = np.einsum("kij,kji->", np.linalg.inv(gram + ridge), gram)
+    whole, rows = float(data.square_total), float(data.num_rows)
+    within = (whole - explained) / max(rows - taken, 0.1 * rows)
+    return max(within, 1e-6 * whole / rows, 1e-300)
+
+
+def to_free(
+    coordinates: Float[Array, " free"], unit: Float[Array, " r"], correlated: bool
+) -> tuple[Float[Array, " free"], Scalar]:
+    """The free parameters that priors are stated for, and the log Jacobian of this change."""
+    r = unit.size
+    if not correlated:
+        free = 2 * _log_sds(coordinates, unit)
+        return free, r * np.log(2) + jnp.sum(jnp.log(_slopes(coordinates)))
+    entries = unpack_lower(coordinates, r, r)
+    u = jnp.diagonal(entries)
+    shape = jnp.tril(jnp.sinh(entries), -1) + jnp.eye(r)
+    # Omega = D^-1 A^-T A^-1 D^-1 with A this shape: the sds are the norms of A^-1's columns by D.
+    norms = 0.5 * jnp.log(jnp.sum(small.inverse_lower(shape) ** 2, axis=0))
+    log_d = norms - _log_sds(u, unit)
+    lower = jnp.exp(log_d)[:, None] * shape
+    free = pack_lower(jnp.tril(lower, -1) + jnp.diag(log_d))
+    stretched = jnp.sum(jnp.log(jnp.cosh(jnp.tril(entries, -1)))) + jnp.arange(r) @ log_d
+    return free, stretched + jnp.sum(jnp.log(_slopes(u)))
+
+
+def from_free(
+    free: Float[Array, " free"], unit: Float[Array, " r"], correlated: bool
+) -> Float[Array, " free"]:
+    """The inverse of :func:`to_free`."""
+    if not correlated:
+        return _inverse_log_sds(0.5 * free, unit)
+    lower = unpack_log_cholesky(free, unit.size)
+    log_sds = 0.5 * jnp.log(jnp.sum(small.inverse_lower(lower) ** 2, axis=0))
+    kappa = jnp.arcsinh(jnp.tril(lower, -1) / jnp.diagonal(lower)[:, None])
+    return pack_lower(kappa + jnp.diag(_inverse_log_sds(log_sds, unit)))
+
+
+def _log_sds(u: Float[Array, " r"], unit: Float[Array, " r"]) -> Float[Array, " r"]:
+    return jnp.log(unit) + SLOPE * u + log_ndtr(u)
+
+
+def _slopes(u: Float[Array, " r"]) -> Float[Array, " r"]:
+    return SLOPE + inverse_mills(u)
+
+
+def _inverse_log_sds(log_sds: Float[Array, " r"], unit: Float[Array, " r"]) -> Float[Array, " r"]:
+    """u by Newton steps: the function is concave, so from the left they never overshoot."""
+    start = -jnp.sqrt(2 * jnp.maximum(jnp.log(unit) - log_sds, 0.0))
+    return jax.lax.fori_loop(
+        0, STEPS, lambda _, u: u + (log_sds - _log_sds(u, unit)) / _slopes(u), start
+    )
