@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from nghvi._special import erfcx, inverse_mills, log_ndtr, positive_normal
+from nghvi._special import erfcx, inverse_mills, log, log_expit, log_ndtr, positive_normal
 
 X = np.unique(np.concatenate([np.linspace(-50, 40, 361), [-1e-9, 1e-9, 0.0]]))
 NODES, WEIGHTS = (v[:, None] for v in np.polynomial.legendre.leggauss(300))
@@ -49,6 +49,30 @@ def test_derivatives_of_erfcx_are_those_of_its_integral(order, rtol):
     integrand = (-2 * t) ** order * np.exp(-(t**2) - 2 * x * t)
     exact = 2 / np.sqrt(np.pi) * np.sum(WEIGHTS * integrand, axis=0) * high / 2
     np.testing.assert_allclose(derivative(erfcx, order, x), exact, rtol=rtol)
+
+
+def test_the_logarithm_is_numpys_over_all_magnitudes():
+    x = np.exp(np.linspace(-690, 700, 4001))
+    near = 1 + np.concatenate([-np.logspace(-15, -0.4, 200), np.logspace(-15, 1, 200)])
+    for values in (x, near):
+        found = derivative(log, 0, values)
+        np.testing.assert_allclose(found, np.log(values), rtol=2e-15, atol=2e-16)
+    np.testing.assert_allclose(derivative(log, 1, near), 1 / near, rtol=1e-15)
+
+
+def test_no_logarithm_turns_what_is_no_number_into_one():
+    lost = jnp.array([np.nan, np.inf])
+    assert not np.isfinite(log(lost)).any()
+    assert np.isnan(log_ndtr(lost)[0])
+    assert np.isnan(log_expit(lost)[0])
+
+
+def test_log_expit_and_its_derivatives_equal_scipy():
+    x = np.concatenate([X, [-700.0, 700.0]])
+    np.testing.assert_allclose(derivative(log_expit, 0, x), special.log_expit(x), rtol=3e-15)
+    np.testing.assert_allclose(derivative(log_expit, 1, x), special.expit(-x), rtol=1e-14)
+    curvature = -special.expit(x) * special.expit(-x)
+    np.testing.assert_allclose(derivative(log_expit, 2, x), curvature, rtol=1e-13, atol=2e-16)
 
 
 def test_log_ndtr_and_inverse_mills_equal_scipy():

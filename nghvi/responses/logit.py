@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from nghvi._special import log_expit
 from nghvi._typing import Key
 from nghvi.latents import polya_gamma
 from nghvi.latents.rows import RowProblem
@@ -19,7 +20,7 @@ class Logit(Binary):
     attenuation: ClassVar[float] = (16 * 3**0.5 / (15 * np.pi)) ** 2
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        return jax.nn.log_sigmoid((2 * y - 1) * eta)
+        return log_expit((2 * y - 1) * eta)
 
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
         return (jax.random.logistic(key, eta.shape) < eta).astype(eta.dtype)

@@ -19,7 +19,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array
 
-from nghvi._special import t_cdf
+from nghvi._special import log, t_cdf
 from nghvi._typing import Key, Scalar
 from nghvi.latents import scale_mixture
 from nghvi.latents.rows import RowProblem
@@ -92,7 +92,7 @@ class StudentT(Continuous):
         variance, nu = NoiseLaw.of(dispersion)
         constant = gammaln(0.5 * (nu + 1)) - gammaln(0.5 * nu)
         constant -= 0.5 * jnp.log(jnp.pi * nu * variance)
-        return constant - 0.5 * (nu + 1) * jnp.log1p((y - eta) ** 2 / (nu * variance))
+        return constant - 0.5 * (nu + 1) * log(1 + (y - eta) ** 2 / (nu * variance))
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         # Quadratics with curvature (nu + 1) / (nu sigma^2 + e^2) touch the log density from
