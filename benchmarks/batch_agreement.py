@@ -26,10 +26,10 @@ from nghvi.infer import infer
 from nghvi.models.batched import in_batches
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Perceptron
+from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors
 from nghvi.recipes.deep import deep_recipe
 from nghvi.responses import Gaussian
-from nghvi.studies.facts import about
 
 HIDDEN, RANK, ROWS_A_GROUP = (8, 4), 3, 20
 POLISH_SHARE = 9 / 24

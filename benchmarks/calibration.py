@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 import nghvi
+from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
-from nghvi.studies.facts import about
 
 LIMITS = {"gaussian": (0.08, 0.90, 1.05), "probit": (0.10, 0.93, 1.07)}
 

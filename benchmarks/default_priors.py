@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from nghvi.studies.facts import about
+from nghvi.paper.studies.facts import about
 
 GROUPS, ROWS = (3, 6, 20, 100), (2, 5, 20)
 SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99)

@@ -24,9 +24,9 @@ import pandas as pd
 from arviz_stats.base import array_stats
 
 import nghvi
-from nghvi.baselines import gibbs
 from nghvi.data import Rows
 from nghvi.formula import response_of
+from nghvi.paper.methods import gibbs
 from nghvi.priors import HuangWand, InverseGamma, Priors
 
 FITS = (

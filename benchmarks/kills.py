@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 
 import nghvi
+from nghvi.paper.studies.facts import about
 from nghvi.storage.checkpoints import checkpoint_files
-from nghvi.studies.facts import about
 
 LONGEST = 300
 """Seconds a process may take to end by itself."""

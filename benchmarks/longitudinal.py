@@ -29,8 +29,8 @@ import numpy as np
 import nghvi
 from benchmarks import longitudinal_reference as reference
 from benchmarks.problems import Problem
+from nghvi.paper.studies.facts import about
 from nghvi.priors import HuangWand, Priors
-from nghvi.studies.facts import about
 
 PRIORS = Priors(coef_sd=10.0, effects=HuangWand(df=2.0, scale=2.5))
 

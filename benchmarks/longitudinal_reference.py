@@ -23,11 +23,11 @@ from jax import Array
 from scipy.special import gammaln, multigammaln
 
 from benchmarks.problems import Problem
+from nghvi.paper.studies.facts import about
 from nghvi.priors import HuangWand, Priors
 from nghvi.recipes.importance import smooth_weights
 from nghvi.responses import RESPONSES
 from nghvi.storage.replace import replaced
-from nghvi.studies.facts import about
 
 KEPT = Path(__file__).parent / "results" / "longitudinal_nuts.json"
 

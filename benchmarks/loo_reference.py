@@ -19,8 +19,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 import nghvi
-from nghvi.baselines import gibbs
 from nghvi.data import Rows
+from nghvi.paper.methods import gibbs
 from nghvi.priors import InverseGamma, Priors
 
 FORMULAS = {

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 import nghvi
+from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors
-from nghvi.studies.facts import about
 
 ROOT = pathlib.Path(__file__).parent.parent
 LEVELS = (0.5, 0.8, 0.95)

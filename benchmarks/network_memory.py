@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 
-from nghvi.studies.facts import about
+from nghvi.paper.studies.facts import about
 
 HIDDEN, COLUMNS, ROWS_A_GROUP = (32, 16), 10, 100
 

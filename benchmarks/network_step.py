@@ -26,10 +26,10 @@ from nghvi._core.step_rules import Adam
 from nghvi.data import Rows
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Perceptron
+from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors
 from nghvi.recipes.deep import starting_sd
 from nghvi.responses import Gaussian, Probit
-from nghvi.studies.facts import about
 from nghvi.variational import FactorGaussian
 
 

@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 
 from nghvi.data import Rows
-from nghvi.finance import load_panel
-from nghvi.finance.panel import GROUP, RETURN
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Perceptron
+from nghvi.paper.finance import load_panel
+from nghvi.paper.finance.panel import GROUP, RETURN
+from nghvi.paper.studies.facts import about
+from nghvi.paper.studies.finance import DEEP_LARGE, FACTOR_SETS
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian
-from nghvi.studies.facts import about
-from nghvi.studies.finance import DEEP_LARGE, FACTOR_SETS
 
 
 def main() -> int:

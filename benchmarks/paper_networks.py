@@ -18,9 +18,8 @@ import numpy as np
 import pandas as pd
 
 import nghvi
-from nghvi.priors import InverseGamma, Priors
-from nghvi.studies.facts import about
-from nghvi.studies.problems import (
+from nghvi.paper.studies.facts import about
+from nghvi.paper.studies.problems import (
     GROUP,
     NetworkProcess,
     Part,
@@ -28,6 +27,7 @@ from nghvi.studies.problems import (
     network,
     stored_process,
 )
+from nghvi.priors import InverseGamma, Priors
 
 SHARED = pathlib.Path("../shared/data")
 

@@ -21,9 +21,9 @@ from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity, Perceptron
+from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian
-from nghvi.studies.facts import about
 
 RULES = ("ng-hvi", "ng-hvi-printed", "sg-hvi")
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks import problems
 from benchmarks.problems import Problem
-from nghvi.studies import facts
+from nghvi.paper.studies import facts
 
 CHAINS, DRAWS, BURN_IN = 4, 5000, 1000
 
@@ -68,10 +68,10 @@ def _gibbs(problem: Problem, seed: int, chains: int, draws: int, burn_in: int) -
     import jax
 
     from benchmarks.methods.nghvi_default import priors
-    from nghvi.baselines import gibbs
     from nghvi.data.grouped import Rows
     from nghvi.models.mixed import MixedModel
     from nghvi.networks import Identity
+    from nghvi.paper.methods import gibbs
     from nghvi.responses import Gaussian, Probit
 
     prior, design = priors(problem), problem.design

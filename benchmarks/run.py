@@ -13,7 +13,7 @@ from typing import TextIO
 
 from benchmarks import methods, problems, reference, report
 from benchmarks.worker import without_paths
-from nghvi.studies import facts
+from nghvi.paper.studies import facts
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -34,8 +34,8 @@ from scipy.special import log_expit, log_ndtr
 
 import nghvi
 from benchmarks import sbc_page
+from nghvi.paper.studies.facts import about
 from nghvi.priors import HalfT, HuangWand, Priors
-from nghvi.studies.facts import about
 
 ROWS = Path(__file__).parent / "results" / "sbc.jsonl"
 DRAWS = 399

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from nghvi.studies.facts import about
+from nghvi.paper.studies.facts import about
 
 GROUP_SIZE, COLUMNS = 5, 3
 EXCHANGES = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"

@@ -28,10 +28,10 @@ from nghvi._core.score import Integrated
 from nghvi.data import LinearStatistics
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
+from nghvi.paper.studies import facts
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.published import published_rule
 from nghvi.responses import Gaussian
-from nghvi.studies import facts
 from nghvi.variational import FactorGaussian
 
 ROOT = Path(__file__).parent.parent

@@ -13,17 +13,17 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array, Float
 
-from nghvi.baselines.gibbs import gibbs
 from nghvi.data import Rows
-from nghvi.finance import load_panel
-from nghvi.finance.panel import GROUP, RETURN
 from nghvi.infer import infer, unravel_draws
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity
+from nghvi.paper.finance import load_panel
+from nghvi.paper.finance.panel import GROUP, RETURN
+from nghvi.paper.methods.gibbs import gibbs
+from nghvi.paper.studies.facts import about
+from nghvi.paper.studies.finance import FACTOR_SETS
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import StudentT
-from nghvi.studies.facts import about
-from nghvi.studies.finance import FACTOR_SETS
 
 BATCHES = 40
 """Of draws, whose means tell the Monte Carlo error."""

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 import nghvi
-from nghvi.studies.facts import about
+from nghvi.paper.studies.facts import about
 
 CLASSICS = {
     "Oxboys": "height ~ age + (1 + age | Subject)",

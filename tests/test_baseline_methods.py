@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import nghvi
-from nghvi.baselines import BASELINES
 from nghvi.infer import METHODS
+from nghvi.paper.methods import BASELINES
 
 COLUMNS = ["g", "a", "b"]
 

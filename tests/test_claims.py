@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nghvi.baselines.davi import local_kl
-from nghvi.baselines.snngm import Block
+from nghvi.paper.methods.davi import local_kl
+from nghvi.paper.methods.snngm import Block
+from nghvi.paper.studies import claims, paper, problems
+from nghvi.paper.studies.claims import elbo
+from nghvi.paper.studies.study import Options
 from nghvi.priors import InverseGamma
-from nghvi.studies import claims, paper, problems
-from nghvi.studies.claims import elbo
-from nghvi.studies.study import Options
 
 
 @pytest.fixture(scope="module")

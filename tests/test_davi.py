@@ -13,8 +13,12 @@ from jax.scipy.linalg import solve_triangular
 
 from nghvi._core.model import initial_theta, unraveller
 from nghvi._linalg.packed import pack_lower, unpack_lower
-from nghvi.baselines import snngm
-from nghvi.baselines.davi import (
+from nghvi.data import Rows
+from nghvi.infer import infer
+from nghvi.models.mixed import MixedModel, prepare
+from nghvi.networks import Identity, Perceptron
+from nghvi.paper.methods import snngm
+from nghvi.paper.methods.davi import (
     ELBO_PAIRS,
     davi,
     davi_start,
@@ -22,11 +26,7 @@ from nghvi.baselines.davi import (
     local_kl,
     log_target,
 )
-from nghvi.baselines.snngm import Block
-from nghvi.data import Rows
-from nghvi.infer import infer
-from nghvi.models.mixed import MixedModel, prepare
-from nghvi.networks import Identity, Perceptron
+from nghvi.paper.methods.snngm import Block
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.predictive import Request, predict
 from nghvi.posterior.scaling import Scaling

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from nghvi.data.frame import DataError
-from nghvi.finance import load_panel, read_factors
-from nghvi.finance.returns import read_returns
+from nghvi.paper.finance import load_panel, read_factors
+from nghvi.paper.finance.returns import read_returns
 
 THREE = """\
 This file was created using the 202001 CRSP database.

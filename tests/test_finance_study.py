@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from nghvi import cli, scores, studies
-from nghvi.finance import synthetic_panel
-from nghvi.finance.bootstrap import block_bootstrap, mean_se, r2_se
-from nghvi.studies import finance, finance_report, paper
-from nghvi.studies.study import Options
+from nghvi import cli, scores
+from nghvi.paper import studies
+from nghvi.paper.finance import synthetic_panel
+from nghvi.paper.finance.bootstrap import block_bootstrap, mean_se, r2_se
+from nghvi.paper.studies import finance, finance_report, paper
+from nghvi.paper.studies.study import Options
 
 DRAWS = 20_000
 """Relative error of a bootstrap sd is 1 / sqrt(2 draws) = 0.5 %: 3 % is six of these."""

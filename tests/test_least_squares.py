@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import nghvi
-from nghvi.baselines.least_squares import least_squares
 from nghvi.data import Rows
 from nghvi.models import MixedModel
 from nghvi.networks import Identity, Perceptron
+from nghvi.paper.methods.least_squares import least_squares
 from nghvi.priors import Priors
 from nghvi.recipes.verdict import Cause, Status
 from nghvi.responses import Gaussian

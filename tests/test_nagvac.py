@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nghvi.baselines import nagvac
-from nghvi.baselines.nagvac import Task, _advance, _begin
-from nghvi.baselines.nagvac_step import Nagvac, predictive_loss
-from nghvi.baselines.ridge import Ridge, start
 from nghvi.models import MixedModel
 from nghvi.networks import Identity, Perceptron
+from nghvi.paper.methods import nagvac
+from nghvi.paper.methods.nagvac import Task, _advance, _begin
+from nghvi.paper.methods.nagvac_step import Nagvac, predictive_loss
+from nghvi.paper.methods.ridge import Ridge, start
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.predictive import Request, predict
 from nghvi.posterior.scaling import Scaling

@@ -13,13 +13,13 @@ import pytest
 from scipy.optimize import minimize
 
 from nghvi._core.model import parameter_dimension, unraveller
-from nghvi.baselines.likelihood_score import likelihood_score, sobol_normals
-from nghvi.baselines.nagvac_step import predictive_loss
-from nghvi.baselines.one_factor import DAMPING, block_diagonal, entropy_gradient, exact
-from nghvi.baselines.ridge import Ridge, start
 from nghvi.data import Rows
 from nghvi.models import MixedModel
 from nghvi.networks import Identity, Perceptron
+from nghvi.paper.methods.likelihood_score import likelihood_score, sobol_normals
+from nghvi.paper.methods.nagvac_step import predictive_loss
+from nghvi.paper.methods.one_factor import DAMPING, block_diagonal, entropy_gradient, exact
+from nghvi.paper.methods.ridge import Ridge, start
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian, Logit
 from nghvi.variational import FactorGaussian

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nghvi.studies import example1, page, paper, sentences
-from nghvi.studies.facts import about
-from nghvi.studies.store import Store
-from nghvi.studies.study import Options
-from nghvi.studies.tables import write_table
+from nghvi.paper.studies import example1, page, paper, sentences
+from nghvi.paper.studies.facts import about
+from nghvi.paper.studies.store import Store
+from nghvi.paper.studies.study import Options
+from nghvi.paper.studies.tables import write_table
 
 
 def stored(folder, name, rows, **more):

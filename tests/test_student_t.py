@@ -14,8 +14,6 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from nghvi._special import t_cdf
-from nghvi.baselines import gibbs
-from nghvi.baselines.sweep import State, _reweigh
 from nghvi.data import LinearStatistics, Rows
 from nghvi.data.cells import CellRows
 from nghvi.latents.rows import conditional_mode, newton_step
@@ -23,6 +21,8 @@ from nghvi.latents.scale_mixture import draw_precision, sample_gamma
 from nghvi.models import MixedModel, MixedParams
 from nghvi.models.mixed import prepare
 from nghvi.networks import Identity, Perceptron
+from nghvi.paper.methods import gibbs
+from nghvi.paper.methods.sweep import State, _reweigh
 from nghvi.priors import Gamma, InverseGamma, PriorError, Priors
 from nghvi.responses import StudentT
 from nghvi.responses.student_t import NoiseLaw

@@ -47,7 +47,7 @@ MCMC = {
     "effects_sd[a]": (0.5358, 0.1114),
     "effects_corr[intercept,a]": (0.3474, 0.2054),
 }
-"""Means and sds by 120,000 draws of ``nghvi.baselines.gibbs``, with errors of 0.01 sd or less."""
+"""Means and sds by 120,000 draws of ``paper.methods.gibbs``, with errors of 0.01 sd or less."""
 
 
 def test_the_posterior_is_that_of_mcmc(heavy):

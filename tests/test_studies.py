@@ -11,14 +11,15 @@ import pytest
 from rich.console import Console
 
 import nghvi
-from nghvi import cli, studies
+from nghvi import cli
 from nghvi._core.evaluate import draw
 from nghvi.cli.side_by_side import run_side_by_side
-from nghvi.studies import example1, naive, paper, problems
-from nghvi.studies.methods import fit, linear
-from nghvi.studies.store import Store, StudyError
-from nghvi.studies.study import Options, Study
-from nghvi.studies.tables import beside, write_table
+from nghvi.paper import studies
+from nghvi.paper.studies import example1, naive, paper, problems
+from nghvi.paper.studies.methods import fit, linear
+from nghvi.paper.studies.store import Store, StudyError
+from nghvi.paper.studies.study import Options, Study
+from nghvi.paper.studies.tables import beside, write_table
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_the_status_is_a_word(fitted, fitted_case):
 
 
 def test_an_interrupted_run_of_another_method_is_not_told_to_resume(panel, monkeypatch):
-    module = sys.modules["nghvi.baselines.nagvac"]  # the package has the function by this name
+    module = sys.modules["nghvi.paper.methods.nagvac"]  # the package has the function by this name
     advance = module._advance
 
     def interrupted(*arguments):

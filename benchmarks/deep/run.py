@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.worker import without_paths
-from nghvi.studies import facts
+from nghvi.paper.studies import facts
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -9,7 +9,7 @@ import time
 
 from benchmarks.fuzz import files, formulas, frames, pool, settings
 from benchmarks.fuzz.judge import BAD, OUTCOMES, Case, judge
-from nghvi.studies.facts import about
+from nghvi.paper.studies.facts import about
 
 KINDS = {
     "frame": (frames.cases, 300),

@@ -35,7 +35,7 @@ def run(chosen: argparse.Namespace) -> int:
     import matplotlib
     from rich.console import Console
 
-    from nghvi import studies
+    from nghvi.paper import studies
 
     matplotlib.use("agg")
     console = Console()

@@ -10,7 +10,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from nghvi._core.hosts import is_first
 from nghvi._core.response import Response
-from nghvi.baselines import BASELINES
 from nghvi.data import Rows
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import (
@@ -49,6 +48,7 @@ from nghvi.infer import PUBLISHED, Inference, infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
+from nghvi.paper.methods import BASELINES
 from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.scaling import Scaling, moments
 from nghvi.priors import HuangWand, Priors

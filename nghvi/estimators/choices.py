@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from nghvi._core.response import Response
-from nghvi.baselines import BASELINES, STOPPED_BY_VALIDATION
 from nghvi.data import Rows
 from nghvi.data.frame import DataError
 from nghvi.data.panel import WORTHWHILE, distinct_rows
@@ -20,6 +19,7 @@ from nghvi.data.working_copy import ROWS_A_PIECE
 from nghvi.estimators.design import centred_columns
 from nghvi.infer import METHODS
 from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk, as_trunk
+from nghvi.paper.methods import BASELINES, STOPPED_BY_VALIDATION
 from nghvi.posterior.scaling import Scaling
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.responses import RESPONSES

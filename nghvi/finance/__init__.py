@@ -1,9 +1,0 @@
-"""Asset pricing data: monthly returns by industry and the factors that should explain them."""
-
-from nghvi.finance.bootstrap import block_bootstrap as block_bootstrap
-from nghvi.finance.factors import read_factors as read_factors
-from nghvi.finance.panel import FF3 as FF3
-from nghvi.finance.panel import FF5 as FF5
-from nghvi.finance.panel import StockPanel as StockPanel
-from nghvi.finance.panel import load_panel as load_panel
-from nghvi.finance.synthetic import synthetic_panel as synthetic_panel

@@ -1,0 +1,65 @@
+"""Statements of the paper and of the authors' program, each against numbers computed here.
+
+Examples run all methods; this study takes formulas and settings one at a time. Printing errors
+that need no number are listed with what should stand there.
+"""
+
+import pathlib
+
+import pandas as pd
+
+from nghvi.paper.studies.claims import draws, elbo, fisher
+from nghvi.paper.studies.claims.claim import Claim
+from nghvi.paper.studies.store import Row
+from nghvi.paper.studies.study import Options, Study
+from nghvi.paper.studies.tables import write_table
+
+CLAIMS: dict[str, Claim] = {
+    claim.name: claim for claim in (*elbo.CLAIMS, *fisher.CLAIMS, *draws.CLAIMS)
+}
+
+OTHERS = (
+    ("Web Appendix B", "F32 has the shape of its transpose", "F23[(i,a), j] = 2 d_j P_ij (PB)_ja"),
+    ("Web Appendix D.1", "H_k is n_k x (m_L + 1)", "n_k x m_L: m_L counts the offset"),
+    ("Web Appendix D.3", "H_k' beta", "H_k beta"),
+    (
+        "Algorithm 1(d)",
+        "the natural gradient is divided by its norm",
+        "program: norm clipped at 50",
+    ),
+    ("Example 3", "a_k ~ N(0, 1)", "program: sd 0.1; both are run here"),
+    ("Table 3", "at the variational posterior mean", "program: averages over 1,000 draws of theta"),
+    ("Figure 4(a)", "PCE of test rows", "program: of validation rows"),
+    ("Section 1", "NAGVAC has a block-diagonal Fisher matrix", "program: whole matrix"),
+    (
+        "program, 2(a)",
+        "zero densities guarded before the log score",
+        "overwrites the first density",
+    ),
+    ("program, 2(a)", "100 replicates", "the script uses a variable that does not exist"),
+    ("program, 2(b)", "one file of parameters", "two of one name; the right one is found first"),
+)
+"""Place, what stands there, what should stand there or what the program does."""
+
+
+def cells(options: Options) -> list[Row]:
+    """One a claim."""
+    return [{"claim": name, "seed": options.seed} for name in CLAIMS]
+
+
+def run(cell: Row, options: Options) -> Row:
+    """Check one claim."""
+    return CLAIMS[cell["claim"]].check(options._replace(seed=cell["seed"]))
+
+
+def report(rows: list[Row], folder: pathlib.Path) -> None:
+    """The claims with numbers, and the others."""
+    columns = ["claim", "where", "said", "found"]
+    table = pd.DataFrame(rows)[columns].set_index("claim")
+    write_table(table, folder, "claims", "Statements against numbers computed here")
+    others = pd.DataFrame(OTHERS, columns=["where", "said", "right, or what the program does"])
+    caption = "Printing errors, and where text and program differ"
+    write_table(others.set_index("where"), folder, "claims_others", caption)
+
+
+STUDY = Study("claims", "statements of the paper, one at a time", cells, run, report)

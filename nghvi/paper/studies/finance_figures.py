@@ -1,0 +1,139 @@
+"""Pictures of the asset pricing study: Lek profiles, premia by industry, calibration by year."""
+
+import pathlib
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from nghvi.paper.studies import paper
+from nghvi.paper.studies.figures import save
+from nghvi.paper.studies.store import Row
+
+NAMES = {
+    "alpha": "intercept", "mkt_rf": "ERM", "smb": "SMB", "hml": "HML", "smb5": "SMB",
+    "hml5": "HML", "rmw": "RMW", "cma": "CMA",
+}  # fmt: skip
+COLOURS = [f"C{j}" for j in range(10)]
+NORMAL_90 = 1.645
+CALIBRATED = {
+    "Linear": "0.45",
+    "Random Coefficients": "tab:blue",
+    "DMM [8]": "tab:orange",
+    "DMM [32, 16, 8]": "tab:red",
+}
+
+
+def lek_profiles(row: Row, folder: pathlib.Path, name: str) -> None:
+    """Expected return along each factor, one row of panels a reference month; 90 % bands."""
+    months = list(dict.fromkeys(entry["volatility"] for entry in row["lek"]))
+    factors = list(dict.fromkeys(entry["factor"] for entry in row["lek"]))
+    size = (2.7 * len(factors) + 3.6, 2.4 * len(months) + 0.6)
+    figure, axes = plt.subplots(
+        len(months), len(factors), figsize=size, sharex="col", layout="constrained"
+    )
+    groups = list(row["panel"]["largest"])
+    for entry in row["lek"]:
+        axis = axes[months.index(entry["volatility"]), factors.index(entry["factor"])]
+        for group, colour in zip(groups, COLOURS, strict=False):
+            band = entry["lower"][group], entry["upper"][group]
+            axis.fill_between(entry["grid"], *band, color=colour, alpha=0.1, lw=0)
+            axis.plot(entry["grid"], entry["mean"][group], color=colour, lw=1.3)
+        if entry["grid"][0] <= entry["at"] <= entry["grid"][-1]:
+            axis.axvline(entry["at"], color="0.6", lw=0.7, ls=":")
+        axis.set_title(f"{NAMES[entry['factor']]} ({entry['volatility']})", fontsize=10)
+        axis.tick_params(labelsize=8)
+    for axis, factor in zip(axes[-1], factors, strict=True):
+        axis.set_xlabel(f"{NAMES[factor]}, %", fontsize=9)
+    for axis, volatility in zip(axes[:, 0], months, strict=True):
+        month = next(e["month"] for e in row["lek"] if e["volatility"] == volatility)
+        axis.set_ylabel(f"{month}\nexpected return, %", fontsize=9)
+    _finish(figure, row, groups, "expected return in the largest industries, 90 % bands")
+    save(figure, folder, name)
+
+
+def premia(row: Row, folder: pathlib.Path, name: str) -> None:
+    """Coefficients of all industries in order of size with 90 % intervals; the largest named."""
+    found, largest = row["premia"], list(row["panel"]["largest"])
+    terms = [term for term in found if term != "groups"]
+    size = (2.5 * len(terms) + 3.4, 5.6)
+    figure, axes = plt.subplots(1, len(terms), figsize=size, layout="constrained")
+    for axis, term in zip(axes, terms, strict=True):
+        table = pd.DataFrame(found[term], index=found["groups"]).sort_values("mean")
+        position = pd.Series(np.arange(len(table)), table.index)
+        others = table.index.difference(largest)
+        colours = COLOURS[: len(largest)]
+        _intervals(axis, table.loc[others], position[others], ("0.8", "0.4"), (0.6, 2))
+        _intervals(axis, table.loc[largest], position[largest], (colours, colours), (2, 22))
+        axis.axvline(table["mean"].mean(), color="black", lw=0.7, ls="--")
+        unit = "% a month" if term == "alpha" else f"% per % of {NAMES[term]}"
+        axis.set(title=NAMES[term], xlabel=unit, yticks=[], ylim=(-2, len(table) + 1))
+    axes[0].set_ylabel(f"{len(found['groups'])} industries, in order of their mean")
+    _finish(figure, row, largest, "coefficients by industry, 90 % intervals")
+    save(figure, folder, name)
+
+
+def calibration(rows: list[Row], folder: pathlib.Path, name: str) -> None:
+    """Share of returns inside their predictive intervals and mean log score, year by year."""
+    levels = list(rows[0]["coverage_test"])
+    months = rows[0]["months_train"] + rows[0]["months_test"]
+    years = pd.Index([int(month[:4]) for month in months], name="year")
+    size = (3.4 * (len(levels) + 1), 3.8)
+    figure, axes = plt.subplots(1, len(levels) + 1, figsize=size, layout="constrained")
+    for row in (row for row in rows if row["model"] in CALIBRATED):
+        style = {"color": CALIBRATED[row["model"]], "lw": 1.3, "marker": "o", "ms": 2.5}
+        style["ls"] = "-" if row["response"] == "gaussian" else "--"
+        shown = [row["coverage_train"][level] + row["coverage_test"][level] for level in levels]
+        shown.append(row["log_scores_train"] + row["log_scores_test"])
+        for axis, values in zip(axes, shown, strict=True):
+            axis.plot(pd.Series(values, years).groupby("year").mean(), label=label(row), **style)
+    for axis, level in zip(axes, levels, strict=False):
+        axis.axhline(float(level), color="black", lw=0.8, ls=":")
+        axis.set(title=f"{100 * float(level):g} % intervals", ylabel="share of returns inside")
+    axes[-1].set(title="log score", ylabel="mean a year")
+    first_test = int(rows[0]["months_test"][0][:4])
+    for axis in axes:
+        axis.axvspan(first_test - 0.5, years[-1] + 0.5, color="0.94", zorder=0, lw=0)
+        axis.set(xlim=(years[0] - 0.5, years[-1] + 0.5), xlabel="year (test years shaded)")
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    handles, labels = axes[-1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.suptitle(f"Predictive calibration by year, three factors ({_source(rows[0])})")
+    save(figure, folder, name)
+
+
+def _intervals(
+    axis: Axes, table: pd.DataFrame, at: pd.Series, colours: Any, sizes: tuple[float, float]
+) -> None:
+    """A line and a dot an industry; colours and sizes of lines, then of dots."""
+    reach = NORMAL_90 * table["sd"]
+    axis.hlines(at, table["mean"] - reach, table["mean"] + reach, colors=colours[0], lw=sizes[0])
+    axis.scatter(table["mean"], at, s=sizes[1], color=colours[1], lw=0, zorder=3)
+
+
+def _finish(figure: Figure, row: Row, groups: list[str], what: str) -> None:
+    """Names of the coloured groups, and what is shown."""
+    pairs = zip(groups, COLOURS, strict=False)
+    handles = [Line2D([], [], color=c, lw=2.5, label=_industry(g)) for g, c in pairs]
+    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
+    title = f"{row['model']}, {row['factors']}: {what} ({_source(row)})"
+    figure.suptitle(title, fontsize=11)
+
+
+def label(row: Row) -> str:
+    """A model, with its response where that is not the usual one."""
+    return row["model"] + ("" if row["response"] == "gaussian" else f", {row['response']}")
+
+
+def _source(row: Row) -> str:
+    return "synthetic panel" if row["data"] == "synthetic" else f"{row['panel']['firms']} firms"
+
+
+def _industry(code: str) -> str:
+    name = paper.SIC_GROUPS.get(code, ("", None))[0]
+    return f"{code} {name}".strip()

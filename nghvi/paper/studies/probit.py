@@ -1,0 +1,128 @@
+"""The web appendix's probit model: how fast each hybrid rule finds the latent y*."""
+
+import pathlib
+import time
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from nghvi._core.draws import IndependentDraws
+from nghvi._core.fit import fit
+from nghvi._core.hybrid import HybridVI
+from nghvi._core.model import unraveller
+from nghvi._core.score import Sampled
+from nghvi._special import inverse_mills
+from nghvi.models.mixed import MixedModel
+from nghvi.models.published_start import published_start
+from nghvi.networks import Identity
+from nghvi.paper.methods import gibbs
+from nghvi.paper.studies.figures import save, trace_axes
+from nghvi.paper.studies.methods import rows_of, with_intercept
+from nghvi.paper.studies.problems import GROUP
+from nghvi.paper.studies.problems import probit as simulate
+from nghvi.paper.studies.store import Row
+from nghvi.paper.studies.study import Options, Study
+from nghvi.paper.studies.tables import write_table
+from nghvi.priors import InverseGamma, Priors
+from nghvi.recipes.published import published_rule
+from nghvi.responses import Probit
+from nghvi.variational import FactorGaussian
+
+STEPS, EVERY, DRAWS = 10_000, 50, 20
+MCMC, SWEEPS = "mcmc", 20_000
+
+
+def run(cell: Row, options: Options) -> Row:
+    """RMSE of y* and seconds every few steps."""
+    problem, latent = simulate(cell["seed"])
+    rows, x = rows_of(problem.train), jnp.asarray(with_intercept(problem.train))
+    codes = problem.train.inputs[GROUP].to_numpy()
+    model = MixedModel(Identity(4), Probit(), Priors(effects=InverseGamma()), (0,), 5)
+    sign = jnp.asarray(2 * problem.train.y - 1)
+    key = jax.random.key(cell["seed"])
+
+    def given(coef: jax.Array, effects: jax.Array) -> jax.Array:
+        """E[y* | coefficients, effects, y]."""
+        eta = x @ coef + effects[codes, 0]
+        return eta + sign * inverse_mills(sign * eta)
+
+    def rmse(found: jax.Array) -> float:
+        return float(np.sqrt(np.mean((found - latent) ** 2)))
+
+    if cell["method"] == MCMC:
+        drawn = gibbs(key, model, rows, draws=options.steps(SWEEPS), chains=1)
+        both = (drawn.coef[0], cast(jax.Array, drawn.effects)[0])
+        expected = jax.lax.map(lambda draw: given(*draw), both)
+        return {"rmse": rmse(jnp.mean(expected, axis=0))}
+    rule = published_rule(cell["method"])
+    algorithm = HybridVI(IndependentDraws(1), Sampled(moving=False), rule.direction, rule.step_rule)
+    start = published_start(model, rows, cell["seed"]).theta
+    q = FactorGaussian.start(start, jnp.ones_like(start), 3, signed_scale=True)
+    unravel = unraveller(model, rows)
+
+    @jax.jit
+    def y_star(theta: jax.Array) -> jax.Array:
+        """E[y* | theta, y], by draws of the effects."""
+
+        def one(key: jax.Array) -> jax.Array:
+            effects = model.draw_effects(key, unravel(theta), rows)
+            return given(unravel(theta).coef, rows.in_original_order(effects))
+
+        return jnp.mean(jax.lax.map(one, jax.random.split(key, DRAWS)), axis=0)
+
+    done = fit(key, algorithm, model, rows, q, num_steps=0, chunk=EVERY)
+    steps = options.steps(STEPS)
+    done = fit(key, algorithm, model, rows, q, num_steps=1, chunk=EVERY, resume=done)  # compile
+    errors, seconds = [rmse(y_star(q.mean))], 0.0
+    for number in range(EVERY, steps + 1, EVERY):
+        begun = time.perf_counter()
+        done = fit(key, algorithm, model, rows, q, num_steps=number, chunk=EVERY, resume=done)
+        seconds += time.perf_counter() - begun
+        errors.append(rmse(y_star(done.state.q.mean)))
+    return {"steps": steps, "seconds": seconds, "trace_every": EVERY, "trace": errors}
+
+
+def steps_to_end(row: Row) -> int:
+    """Steps until the RMSE is within 1 % of its end."""
+    trace = np.asarray(row["trace"])
+    return int(np.argmax(trace <= 1.01 * trace[-5:].mean())) * row["trace_every"]
+
+
+def report(rows: list[Row], folder: pathlib.Path) -> None:
+    """RMSE against steps and seconds; when each rule first comes within 1 % of its end."""
+    exact = next(row["rmse"] for row in rows if row["method"] == MCMC)
+    rows = [row for row in rows if row["method"] != MCMC]
+    found = []
+    for row in rows:
+        reached = steps_to_end(row)
+        found.append(
+            {
+                "method": row["method"],
+                "RMSE at the end": f"{row['trace'][-1]:.4f}",
+                "steps to within 1 %": reached,
+                "seconds to within 1 %": f"{reached * row['seconds'] / row['steps']:.2f}",
+            }
+        )
+    caption = (
+        "Probit model (web appendix C.2): RMSE of the latent y*. The exact posterior mean has "
+        f"{exact:.4f}."
+    )
+    write_table(pd.DataFrame(found).set_index("method"), folder, "probit", caption)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    trace_axes(axes, {row["method"]: row for row in rows}, "RMSE of y*")
+    axes[0].axhline(exact, color="0.6", lw=0.8)
+    axes[1].axhline(exact, color="0.6", lw=0.8)
+    save(figure, folder, "probit")
+
+
+STUDY = Study(
+    "probit",
+    "probit model of the web appendix",
+    lambda options: [{"method": m, "seed": options.seed} for m in ("ng-hvi", "sg-hvi", MCMC)],
+    run,
+    report,
+)
