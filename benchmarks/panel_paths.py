@@ -20,9 +20,9 @@ from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Perceptron
 from nghvi.paper.finance import load_panel
-from nghvi.paper.finance.panel import GROUP, RETURN
+from nghvi.paper.finance.stock_panel import GROUP, RETURN
+from nghvi.paper.studies.asset_pricing import DEEP_LARGE, FACTOR_SETS
 from nghvi.paper.studies.facts import about
-from nghvi.paper.studies.finance import DEEP_LARGE, FACTOR_SETS
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian
 

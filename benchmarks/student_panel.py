@@ -18,10 +18,10 @@ from nghvi.infer import infer, unravel_draws
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity
 from nghvi.paper.finance import load_panel
-from nghvi.paper.finance.panel import GROUP, RETURN
+from nghvi.paper.finance.stock_panel import GROUP, RETURN
 from nghvi.paper.methods.gibbs import gibbs
+from nghvi.paper.studies.asset_pricing import FACTOR_SETS
 from nghvi.paper.studies.facts import about
-from nghvi.paper.studies.finance import FACTOR_SETS
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import StudentT
 

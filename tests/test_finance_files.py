@@ -6,7 +6,7 @@ import pytest
 
 from nghvi.data.frame import DataError
 from nghvi.paper.finance import load_panel, read_factors
-from nghvi.paper.finance.returns import read_returns
+from nghvi.paper.finance.files import read_returns
 
 THREE = """\
 This file was created using the 202001 CRSP database.

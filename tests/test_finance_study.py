@@ -11,7 +11,7 @@ from nghvi import cli, scores
 from nghvi.paper import studies
 from nghvi.paper.finance import synthetic_panel
 from nghvi.paper.finance.bootstrap import block_bootstrap, mean_se, r2_se
-from nghvi.paper.studies import finance, finance_report, paper
+from nghvi.paper.studies import asset_pricing, asset_pricing_views, printed_values
 from nghvi.paper.studies.study import Options
 
 DRAWS = 20_000
@@ -54,7 +54,7 @@ def test_synthetic_panel_has_the_structure_of_the_real_one():
     assert sizes.sum() == 40
     assert len(sizes) == 8
     assert sizes.is_monotonic_decreasing
-    assert set(panel.moments.index) == {"ret", *finance.FF3, *finance.FF5}
+    assert set(panel.moments.index) == {"ret", *asset_pricing.FF3, *asset_pricing.FF5}
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +62,15 @@ def done(tmp_path_factory):
     """A few cells of the study, from the rows to the report."""
     folder = tmp_path_factory.mktemp("finance")
     small = synthetic_panel(1, num_firms=24, num_groups=6), "synthetic"
-    models = (finance.LINEAR, finance.COEFFICIENTS, finance.DEEP_LARGE)
+    models = (asset_pricing.LINEAR, asset_pricing.COEFFICIENTS, asset_pricing.DEEP_LARGE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finance, "panel_of", lambda *chosen: small)
         patch.setattr(finance, "NETWORK_STEPS", {"gaussian": 300, "student-t": 300})
         patch.setattr(finance, "PAPER", models)
         patch.setattr(finance, "ABLATIONS", ())
-        patch.setattr(finance, "FACTOR_SETS", {"FF3": finance.FF3})
+        patch.setattr(finance, "FACTOR_SETS", {"FF3": asset_pricing.FF3})
         console = Console(file=io.StringIO())
-        rows = studies.reproduce(finance.STUDY, folder, Options(quick=True), console)
+        rows = studies.reproduce(asset_pricing.STUDY, folder, Options(quick=True), console)
     return folder, rows, small[0], console.file.getvalue()
 
 
@@ -81,7 +81,7 @@ def test_rows_hold_what_the_report_resamples(done):
     row = by_name["Linear"]
     assert np.mean(row["log_scores_test"]) == pytest.approx(row["log_score_test"], abs=1e-6)
     assert len(row["months_test"]) == 60
-    X = np.column_stack([np.ones(len(panel.train)), panel.train[list(finance.FF3)]])
+    X = np.column_stack([np.ones(len(panel.train)), panel.train[list(asset_pricing.FF3)]])
     y = panel.train["ret"].to_numpy()
     coef, (squares,), *_ = np.linalg.lstsq(X, y)
     assert row["r2_train"] == pytest.approx(scores.r2(y, X @ coef), abs=1e-4)
@@ -89,7 +89,7 @@ def test_rows_hold_what_the_report_resamples(done):
     assert row["log_noise_var_sd"] == pytest.approx(row["usual_sd"], rel=0.1)
     assert row["converged"]
     assert abs(np.mean(row["coverage_train"]["0.9"]) - 0.9) < 0.05
-    gain, se = finance_report.difference(by_name["Random Coefficients"], row)
+    gain, se = asset_pricing_views.difference(by_name["Random Coefficients"], row)
     assert (
         0
         < gain
@@ -107,7 +107,7 @@ def test_premia_are_on_the_scale_of_the_data(done):
     found = row["premia"]
     train = panel.train[panel.train["group"] == found["groups"][0]]
     expected = found["alpha"]["mean"][0] + sum(
-        found[name]["mean"][0] * panel.percent(name, train[name]) for name in finance.FF3
+        found[name]["mean"][0] * panel.percent(name, train[name]) for name in asset_pricing.FF3
     )
     observed = panel.percent("ret", train["ret"])
     slope = np.polyfit(expected, observed, 1)[0]
@@ -140,7 +140,7 @@ def test_a_changed_setting_stands_below_the_usual_one(done, tmp_path):
     better = [score + 0.25 for score in usual["log_scores_test"]]
     changed = {**usual, "covariance": "diagonal", "log_scores_test": better}
     real = [{**row, "data": "data 12345678"} for row in (*rows, changed)]
-    finance_report.report(real, tmp_path)
+    asset_pricing_views.report(real, tmp_path)
     models = pd.read_csv(tmp_path / "finance_models.csv").set_index("model")
     assert models.loc["Linear", "LS test"].endswith("(-1.2502)")
     changes = pd.read_csv(tmp_path / "finance_changes.csv")
@@ -150,8 +150,8 @@ def test_a_changed_setting_stands_below_the_usual_one(done, tmp_path):
 
 
 def test_every_model_of_the_paper_is_run():
-    names = {model.name for model in finance.PAPER}
-    assert {(f, n) for f in finance.FACTOR_SETS for n in names} == set(paper.FINANCE)
+    names = {model.name for model in asset_pricing.PAPER}
+    assert {(f, n) for f in asset_pricing.FACTOR_SETS for n in names} == set(printed_values.FINANCE)
 
 
 def test_bad_data_are_explained(tmp_path, capsys):

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nghvi.paper.studies import example1, page, paper, sentences
+from nghvi.paper.studies import example1, printed_values, results_page
+from nghvi.paper.studies.exhibits import write_table
 from nghvi.paper.studies.facts import about
 from nghvi.paper.studies.store import Store
 from nghvi.paper.studies.study import Options
-from nghvi.paper.studies.tables import write_table
 
 
 def stored(folder, name, rows, **more):
@@ -45,7 +45,7 @@ def results(tmp_path):
 def written(results):
     place = results.parent / "docs" / "page.md"
     place.parent.mkdir(exist_ok=True)
-    assert page.main([str(results), str(place)]) == 0
+    assert results_page.main([str(results), str(place)]) == 0
     return place.read_text()
 
 
@@ -55,7 +55,7 @@ def parts(text):
 
 def test_a_page_has_a_part_for_every_study(results):
     found = parts(written(results))
-    assert list(found) == list(page.TITLES.values())
+    assert list(found) == list(results_page.TITLES.values())
     for name in ("Example 1", "Example 3", "Claims", "Financial asset pricing"):
         assert "Absent: not run yet." in found[name]
     # Tables are taken by name, rows or not.
@@ -89,7 +89,7 @@ def test_smaller_is_better_for_pce_and_only_full_runs_count():
         for m, v in values.items()
     ]
     rows.append({**rows[0], "steps": 5, "pce_test": 0.0})
-    said = "\n".join(sentences.example3(rows))
+    said = "\n".join(results_page.example3(rows))
     assert said.count("ng-hvi is better than sg-hvi in 2 of 2 data sets") == 2
     # Printed figures are of one process.
     assert said.count("Reproduces: ng-hvi is better than nagvac in 2 of 2") == 1
@@ -110,8 +110,8 @@ def test_example_1_is_told_in_parts():
         for cell in example1.cells(Options())
         if (m := cell["method"]) in elbo
     ]
-    said = "\n".join(sentences.example1(rows))
-    printed = [v[-1] for v in paper.TABLE_1.values()]
+    said = "\n".join(results_page.example1(rows))
+    printed = [v[-1] for v in printed_values.TABLE_1.values()]
     for part in (
         "Over 9 settings our default stays within 0.010 nats",
         f"is 6.0 to 6.0 nats above DAVI; the paper prints {min(printed)} to {max(printed)}",
@@ -121,7 +121,7 @@ def test_example_1_is_told_in_parts():
         "advantage is -0.2 to -0.2 nats",
     ):
         assert part in said
-    assert sentences.example1(rows[:1]) == []
+    assert results_page.example1(rows[:1]) == []
 
 
 def test_the_probit_models_steps_are_counted_to_one_per_cent_of_the_end():
@@ -130,17 +130,17 @@ def test_the_probit_models_steps_are_counted_to_one_per_cent_of_the_end():
         {"method": "ng-hvi", "trace": trace, "trace_every": 25},
         {"method": "mcmc", "rmse": 0.9},
     ]
-    (said,) = sentences.probit(rows)
+    (said,) = results_page.probit(rows)
     assert "ng-hvi after 50 steps (RMSE 1.000)" in said
     assert "exact posterior mean has 0.900" in said
-    assert sentences.probit(rows[1:]) == []
+    assert results_page.probit(rows[1:]) == []
 
 
 def test_what_cannot_be_read_is_explained(results, capsys):
-    assert page.main([str(results / "missing"), "page.md"]) == 2
+    assert results_page.main([str(results / "missing"), "page.md"]) == 2
     assert "no such folder" in capsys.readouterr().err
     place = results / "rows" / "example2a.jsonl"
     place.write_text(json.dumps(networks()[0]) + "\nnot a row\n")
-    assert page.main([str(results), str(results / "page.md")]) == 2
+    assert results_page.main([str(results), str(results / "page.md")]) == 2
     assert "line 2" in capsys.readouterr().err
     assert not (results / "page.md").exists()

@@ -15,11 +15,11 @@ from nghvi import cli
 from nghvi._core.evaluate import draw
 from nghvi.cli.side_by_side import run_side_by_side
 from nghvi.paper import studies
-from nghvi.paper.studies import example1, naive, paper, problems
-from nghvi.paper.studies.methods import fit, linear
+from nghvi.paper.studies import example1, printed_values, problems
+from nghvi.paper.studies.compared import fit, linear
+from nghvi.paper.studies.exhibits import beside, write_table
 from nghvi.paper.studies.store import Store, StudyError
 from nghvi.paper.studies.study import Options, Study
-from nghvi.paper.studies.tables import beside, write_table
 
 
 @pytest.fixture
@@ -151,8 +151,8 @@ def test_problems_are_the_papers():
 def test_naive_predictions():
     frame = pd.DataFrame({problems.GROUP: [0, 0, 1]})
     train, part = problems.Part(frame, np.array([1.0, 0.0, 1.0])), problems.Part(frame, np.zeros(3))
-    np.testing.assert_array_equal(naive.group_shares(train, part), [0.5, 0.5, 1.0])
-    np.testing.assert_array_equal(naive.majority(train, part), [1, 1, 1])
+    np.testing.assert_array_equal(problems.group_shares(train, part), [0.5, 0.5, 1.0])
+    np.testing.assert_array_equal(problems.majority(train, part), [1, 1, 1])
 
 
 def test_tables_in_three_forms(tmp_path):
@@ -166,7 +166,7 @@ def test_tables_in_three_forms(tmp_path):
 
 def test_the_papers_first_table_is_complete():
     settings = {(c["num_groups"], c["ratio"]) for c in example1.cells(Options())}
-    assert settings == set(paper.TABLE_1)
+    assert settings == set(printed_values.TABLE_1)
 
 
 def test_commands_side_by_side_speak_and_the_worst_exit_code_counts(capsys):

@@ -24,14 +24,13 @@ from nghvi.infer import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
 from nghvi.paper.methods import gibbs
-from nghvi.paper.studies import paper
-from nghvi.paper.studies.figures import save, style, trace_axes
-from nghvi.paper.studies.methods import OURS, fit, linear, rows_of, settings
+from nghvi.paper.studies import printed_values
+from nghvi.paper.studies.compared import OURS, fit, linear, rows_of, settings
+from nghvi.paper.studies.exhibits import beside, save, style, trace_axes, write_table
 from nghvi.paper.studies.problems import Problem
 from nghvi.paper.studies.problems import example1 as simulate
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
-from nghvi.paper.studies.tables import beside, write_table
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian
 
@@ -111,7 +110,7 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
         evidence, legacy = found[OURS]["log_evidence"], found["davi-published"]["elbo"]
         label = {"K": setting[0], "ratio": setting[1]}
         hybrid = [found[f"ng-hvi p={p}"] for p in RANKS]
-        printed = paper.TABLE_1[setting]
+        printed = printed_values.TABLE_1[setting]
         published.append(
             label
             | {"DAVI": beside(legacy, printed[0], 1)}

@@ -7,12 +7,11 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from nghvi.paper.studies import paper, problems
-from nghvi.paper.studies.figures import box_axis, save, trace_axes
-from nghvi.paper.studies.methods import OURS, fit, regression_scores, regressor, settings
+from nghvi.paper.studies import printed_values, problems
+from nghvi.paper.studies.compared import OURS, fit, regression_scores, regressor, settings
+from nghvi.paper.studies.exhibits import beside, box_axis, save, trace_axes, write_table
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
-from nghvi.paper.studies.tables import beside, write_table
 
 SMALL, LARGE = (5, 5), (32, 16)
 STEPS = {"sg-hvi 10000": 10_000}
@@ -68,7 +67,7 @@ def table(rows: list[Row], printed: Mapping[str, Mapping[str, float]]) -> pd.Dat
 def report_2a(rows: list[Row], folder: pathlib.Path) -> None:
     """The table; traces of the first data set; test R2 relative to DAVI over data sets."""
     caption = "Example 2(a): ours (paper's); medians over data sets"
-    write_table(table(rows, paper.EXAMPLE_2A), folder, "example2a", caption)
+    write_table(table(rows, printed_values.EXAMPLE_2A), folder, "example2a", caption)
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     _traces(axes[:2], rows, ("davi-published", "sg-hvi", "ng-hvi"), 6_000)
     wide = pd.DataFrame(rows).pivot(index="seed", columns="method", values="r2_test")
@@ -84,7 +83,7 @@ def report_2a(rows: list[Row], folder: pathlib.Path) -> None:
 def report_2b(rows: list[Row], folder: pathlib.Path) -> None:
     """The table and the traces."""
     caption = "Example 2(b): ours (paper's); medians over data sets"
-    write_table(table(rows, paper.EXAMPLE_2B), folder, "example2b", caption)
+    write_table(table(rows, printed_values.EXAMPLE_2B), folder, "example2b", caption)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     _traces(axes, rows, ("sg-hvi", "ng-hvi"), 40_000)
     save(figure, folder, "example2b")

@@ -13,14 +13,13 @@ import numpy as np
 import pandas as pd
 
 import nghvi
-from nghvi.paper.studies import naive, paper
-from nghvi.paper.studies.figures import box_axis, save, trace_axes
-from nghvi.paper.studies.methods import OURS, classification_scores, fit
+from nghvi.paper.studies import printed_values, problems
+from nghvi.paper.studies.compared import OURS, classification_scores, fit
+from nghvi.paper.studies.exhibits import beside, box_axis, save, trace_axes, write_table
 from nghvi.paper.studies.problems import GROUP, Part, Problem
 from nghvi.paper.studies.problems import example3 as simulate
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
-from nghvi.paper.studies.tables import beside, write_table
 from nghvi.priors import InverseGamma, Priors
 
 EFFECT_SD = {"code": 0.1, "text": 1.0}
@@ -28,7 +27,7 @@ REPLICATES = {"code": 20, "text": 3}
 """The paper's figures are those of its code."""
 PRIORS = Priors(weight_sd=50**0.5, coef_sd=5**0.5, effects=InverseGamma(0.1, 0.1))
 """The paper's (its program has a gamma prior on the variances instead)."""
-NAIVE = {"naive": naive.group_shares, "majority": naive.majority}
+NAIVE = {"naive": problems.group_shares, "majority": problems.majority}
 METHODS = (*NAIVE, "nagvac", "sg-hvi", "ng-hvi", OURS)
 NO_RULE = "nagvac no rule"
 RANK = 1
@@ -143,7 +142,7 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
 def _table(frame: pd.DataFrame) -> pd.DataFrame:
     found = []
     for method, group in frame.groupby("method", sort=False):
-        there = paper.EXAMPLE_3.get(str(method), {})
+        there = printed_values.EXAMPLE_3.get(str(method), {})
         scores = {
             f"{label} {part}": beside(group[f"{key}_{part}"].median(), there.get(f"{key}_{part}"))
             for key, label in (("pce", "PCE"), ("f1", "F1"))

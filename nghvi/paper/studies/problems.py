@@ -183,3 +183,14 @@ def probit(seed: int) -> tuple[Problem, np.ndarray]:
     latent = coef[0] + x @ coef[1:] + rng.normal(size=(100, 1)) + rng.normal(size=(100, 21))
     y = (latent > 0).astype(float)
     return _split(x, y, latent, (20, 0, 1)), latent[:, :20].ravel()
+
+
+def group_shares(train: Part, part: Part) -> np.ndarray:
+    """Each row's probability: the share of ones in its group's training rows."""
+    means = train.inputs.assign(y=train.y).groupby(GROUP)["y"].mean()
+    return part.inputs[GROUP].map(means).to_numpy()
+
+
+def majority(train: Part, part: Part) -> np.ndarray:
+    """Probability 1 or 0 for all rows: whichever is more frequent in training."""
+    return np.full(len(part.y), float(train.y.mean() > 0.5))

@@ -8,14 +8,14 @@ import pathlib
 
 import pandas as pd
 
-from nghvi.paper.studies.claims import draws, elbo, fisher
+from nghvi.paper.studies.claims import elbo, fisher, sampling
 from nghvi.paper.studies.claims.claim import Claim
+from nghvi.paper.studies.exhibits import write_table
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
-from nghvi.paper.studies.tables import write_table
 
 CLAIMS: dict[str, Claim] = {
-    claim.name: claim for claim in (*elbo.CLAIMS, *fisher.CLAIMS, *draws.CLAIMS)
+    claim.name: claim for claim in (*elbo.CLAIMS, *fisher.CLAIMS, *sampling.CLAIMS)
 }
 
 OTHERS = (

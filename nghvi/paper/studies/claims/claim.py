@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nghvi.paper.studies import paper
+from nghvi.paper.studies import printed_values
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options
 
@@ -28,4 +28,4 @@ class Claim(NamedTuple):
 
 def size(example: str, name: str) -> int:
     """A dimension of an example, from the paper's last table."""
-    return int(paper.SUMMARY[example][name])
+    return int(printed_values.SUMMARY[example][name])

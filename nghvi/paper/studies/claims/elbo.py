@@ -17,9 +17,9 @@ from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.davi import effects_from_locals
 from nghvi.paper.methods.snngm import log_standard_normal
-from nghvi.paper.studies import paper, problems
+from nghvi.paper.studies import printed_values, problems
 from nghvi.paper.studies.claims.claim import Claim, size
-from nghvi.paper.studies.methods import rows_of
+from nghvi.paper.studies.compared import rows_of
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
@@ -139,7 +139,7 @@ def at_the_mean(options: Options) -> Row:
         at_mean = log_targets(model, data, theta[None])[0] - theta[-2:].sum()
         found[f"excess_{name}"] = float(at_mean - inside)
         found[f"expected_{name}"] = float(0.5 * theta.size - theta[-2:].sum())
-        found[f"printed_{name}"] = paper.TABLE_1[100, ratio][-1]
+        found[f"printed_{name}"] = printed_values.TABLE_1[100, ratio][-1]
     return found
 
 

@@ -6,11 +6,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from nghvi.data.frame import DataError
-from nghvi.paper.finance.factors import is_factors, read_factors
-from nghvi.paper.finance.returns import Returns, is_returns, read_returns
+from nghvi.paper.finance.files import Returns, is_factors, is_returns, read_factors, read_returns
 
 FF3 = ("mkt_rf", "smb", "hml")
 FF5 = ("mkt_rf", "smb5", "hml5", "rmw", "cma")
@@ -66,7 +66,7 @@ def load_panel(
 ) -> StockPanel:
     """Read returns and factors and make a balanced, standardised panel of them.
 
-    ``path``: a CRSP extract or a merged panel (see ``finance.returns``), CSV or Parquet; or
+    ``path``: a CRSP extract or a merged panel (see ``finance.files``), CSV or Parquet; or
     a folder with one such file. ``factors``: one or more files of French's library or plain
     tables; left out, all such files in the same folder. ``start``, ``end``: first and last month;
     otherwise those of the returns. ``split``: first month of the test data. ``min_firms``: smaller
@@ -213,3 +213,59 @@ def _dropped(wide: pd.DataFrame, table: pd.DataFrame, sic: pd.Series) -> pd.Data
     ):
         found.loc[chosen, "reason"], found.loc[chosen, "detail"] = reason, detail[chosen]
     return found.dropna()
+
+
+FACTOR_SD = {
+    "mkt_rf": 4.3,
+    "smb": 2.3,
+    "hml": 2.5,
+    "smb5": 2.4,
+    "hml5": 2.5,
+    "rmw": 1.6,
+    "cma": 1.3,
+}
+COEF = {"mkt_rf": 1.0, "smb": 0.5, "hml": 0.1}
+EFFECTS_SD = {"mkt_rf": 0.35, "smb": 0.3, "hml": 0.4}
+NOISE_SD, DF = 9.0, 5.0
+
+
+def synthetic_panel(
+    seed: int = 0,
+    *,
+    num_firms: int = 240,
+    num_groups: int = 40,
+    start: str = "2005-01",
+    end: str = "2019-12",
+    split: str = "2015-01",
+) -> StockPanel:
+    """Returns linear in three factors with coefficients by industry and Student-t noise.
+
+    Group sizes are unequal as those of industries are; five further factors are given but do
+    not enter the returns, apart from the two that copy others with error.
+    """
+    rng = np.random.default_rng(seed)
+    months = pd.period_range(start, end, freq="M")
+    white = rng.normal(size=(len(months), len(FACTORS)))
+    factors = pd.DataFrame(white, pd.PeriodIndex(months, name="month"), list(FACTORS))
+    factors = factors * pd.Series(FACTOR_SD)
+    for copy, of in (("smb5", "smb"), ("hml5", "hml")):
+        factors[copy] = factors[of] + 0.1 * factors[copy]
+    factors = factors.assign(mkt_rf=0.6 + factors["mkt_rf"], rf=0.1)
+    codes = np.sort(rng.choice(np.arange(100, 9000), num_groups, replace=False))
+    share = 1 / np.arange(1, num_groups + 1)
+    extra = rng.choice(num_groups, num_firms - num_groups, p=share / share.sum())
+    group = np.concatenate([np.arange(num_groups), extra])
+    names = list(COEF)
+    effects = rng.normal(size=(num_groups, len(names))) * list(EFFECTS_SD.values())
+    slopes = np.array(list(COEF.values())) + effects[group]
+    noise = NOISE_SD * rng.standard_t(DF, (num_firms, len(months))) / np.sqrt(DF / (DF - 2))
+    returns = np.maximum(0.2 + slopes @ factors[names].to_numpy().T + noise, -99.0)
+    table = pd.DataFrame(
+        {
+            "firm": np.repeat([f"F{i:04d}" for i in range(num_firms)], len(months)),
+            "month": np.tile(months, num_firms),
+            "ret": returns.ravel(),
+            "sic": np.repeat([f"{codes[k]:04d}" for k in group], len(months)),
+        }
+    ).astype({"month": "period[M]"})
+    return make_panel(Returns(table, 0), factors, split=split, source="synthetic")

@@ -6,9 +6,9 @@ from scipy import stats
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from nghvi.paper.methods.likelihood_score import sobol_normals
-from nghvi.paper.studies import paper, problems
+from nghvi.paper.studies import printed_values, problems
 from nghvi.paper.studies.claims.claim import Claim
-from nghvi.paper.studies.methods import with_intercept
+from nghvi.paper.studies.compared import with_intercept
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options
 
@@ -98,10 +98,10 @@ def times(options: Options) -> Row:
     """Seconds a step times 3,000 steps."""
     found: Row = {}
     for name in ("example2a", "example2b"):
-        printed = paper.SUMMARY[name]
+        printed = printed_values.SUMMARY[name]
         found[f"{name}_printed"] = printed["minutes"]
         found[name] = printed["seconds_a_step"] * STEPS / 60
-    found["seconds"] = 60 * paper.SUMMARY["example2b"]["minutes"] / STEPS
+    found["seconds"] = 60 * printed_values.SUMMARY["example2b"]["minutes"] / STEPS
     return found
 
 
@@ -112,7 +112,7 @@ def last_steps(options: Options) -> Row:
 
 def r2(options: Options) -> Row:
     """Mean squared error over a variance with denominator n - 1."""
-    n, printed = 2 * problems.NUM_GROUPS, paper.EXAMPLE_2A["ng-hvi"]["r2_test"]
+    n, printed = 2 * problems.NUM_GROUPS, printed_values.EXAMPLE_2A["ng-hvi"]["r2_test"]
     rng = np.random.default_rng([13, options.seed])
     y = rng.normal(size=n)
     error = np.sqrt(1 - printed) * rng.permutation(y - y.mean())

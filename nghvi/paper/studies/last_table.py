@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import pandas as pd
 
-from nghvi.paper.studies import example3, paper, problems
+from nghvi.paper.studies import example3, printed_values, problems
+from nghvi.paper.studies.compared import OURS, linear, regressor, settings
 from nghvi.paper.studies.example2 import LARGE, SMALL
-from nghvi.paper.studies.methods import OURS, linear, regressor, settings
+from nghvi.paper.studies.exhibits import beside, write_table
 from nghvi.paper.studies.problems import Problem
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
-from nghvi.paper.studies.tables import beside, write_table
 
 METHODS = {
     "example1": ("davi", "sg-hvi", "ng-hvi", OURS),
@@ -94,7 +94,7 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
     sizes, times = [], []
     of = {(row["example"], row["method"]): row for row in rows}
     for example, methods in METHODS.items():
-        ours, there = of[example, "ng-hvi"], paper.SUMMARY[example]
+        ours, there = of[example, "ng-hvi"], printed_values.SUMMARY[example]
         counts = {
             key: str(ours[key]) if ours[key] == there[key] else f"{ours[key]} ({there[key]})"
             for key in ("r", "m", "z", "K", "n", "p", "lambda")

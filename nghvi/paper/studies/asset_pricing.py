@@ -16,9 +16,9 @@ from nghvi.data.frame import DataError
 from nghvi.estimators.predictions import DRAWS
 from nghvi.paper.finance import FF3, FF5, StockPanel, load_panel, synthetic_panel
 from nghvi.paper.finance.bootstrap import mean_se, r2_se
-from nghvi.paper.finance.panel import GROUP, RETURN
-from nghvi.paper.studies.finance_report import report
-from nghvi.paper.studies.methods import fit
+from nghvi.paper.finance.stock_panel import GROUP, RETURN
+from nghvi.paper.studies.asset_pricing_views import report
+from nghvi.paper.studies.compared import fit
 from nghvi.paper.studies.problems import Part
 from nghvi.paper.studies.store import Row, StudyError
 from nghvi.paper.studies.study import Options, Study

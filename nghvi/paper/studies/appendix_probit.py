@@ -20,13 +20,12 @@ from nghvi.models.mixed import MixedModel
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
 from nghvi.paper.methods import gibbs
-from nghvi.paper.studies.figures import save, trace_axes
-from nghvi.paper.studies.methods import rows_of, with_intercept
+from nghvi.paper.studies.compared import rows_of, with_intercept
+from nghvi.paper.studies.exhibits import save, trace_axes, write_table
 from nghvi.paper.studies.problems import GROUP
 from nghvi.paper.studies.problems import probit as simulate
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
-from nghvi.paper.studies.tables import write_table
 from nghvi.priors import InverseGamma, Priors
 from nghvi.recipes.published import published_rule
 from nghvi.responses import Probit
