@@ -64,11 +64,11 @@ def done(tmp_path_factory):
     small = synthetic_panel(1, num_firms=24, num_groups=6), "synthetic"
     models = (asset_pricing.LINEAR, asset_pricing.COEFFICIENTS, asset_pricing.DEEP_LARGE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finance, "panel_of", lambda *chosen: small)
-        patch.setattr(finance, "NETWORK_STEPS", {"gaussian": 300, "student-t": 300})
-        patch.setattr(finance, "PAPER", models)
-        patch.setattr(finance, "ABLATIONS", ())
-        patch.setattr(finance, "FACTOR_SETS", {"FF3": asset_pricing.FF3})
+        patch.setattr(asset_pricing, "panel_of", lambda *chosen: small)
+        patch.setattr(asset_pricing, "NETWORK_STEPS", {"gaussian": 300, "student-t": 300})
+        patch.setattr(asset_pricing, "PAPER", models)
+        patch.setattr(asset_pricing, "ABLATIONS", ())
+        patch.setattr(asset_pricing, "FACTOR_SETS", {"FF3": asset_pricing.FF3})
         console = Console(file=io.StringIO())
         rows = studies.reproduce(asset_pricing.STUDY, folder, Options(quick=True), console)
     return folder, rows, small[0], console.file.getvalue()
