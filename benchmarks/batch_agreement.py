@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from benchmarks.large_table import INPUTS, bits
-from nghvi._core.fit import fit
+from nghvi._core.loop import fit
 from nghvi._core.score import Integrated
 from nghvi._core.variational import Variational
 from nghvi.data import Rows

@@ -27,7 +27,7 @@ from nghvi.paper.studies.facts import about
 from nghvi.priors import HuangWand, Priors
 from nghvi.recipes.importance import smooth_weights
 from nghvi.responses import RESPONSES
-from nghvi.storage.replace import replaced
+from nghvi.storage.file import replaced
 
 KEPT = Path(__file__).parent / "results" / "longitudinal_nuts.json"
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import norm
 
 from benchmarks.rank_bands import Band, band, counts_below, holm, p_value
-from nghvi.storage.replace import replaced
+from nghvi.storage.file import replaced
 
 DOCS = Path(__file__).parent.parent / "docs"
 LEVEL = 0.95

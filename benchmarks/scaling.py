@@ -50,7 +50,7 @@ def measure(groups: int, devices: int, seconds: float) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
-    from nghvi._core import fit as loop
+    from nghvi._core import loop
     from nghvi._core.direction import ScaledGradient
     from nghvi._core.draws import IndependentDraws
     from nghvi._core.hybrid import HybridVI

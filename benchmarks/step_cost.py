@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nghvi._core.draws import IndependentDraws
-from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI
+from nghvi._core.loop import fit
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta
 from nghvi._core.score import Integrated
 from nghvi.data import LinearStatistics

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import nghvi
 from nghvi import plots
 from nghvi.datasets import simulate_schools
-from nghvi.storage.replace import replaced
+from nghvi.storage.file import replaced
 
 TARGET = pathlib.Path(__file__).parent / "figures" / "schools.png"
 

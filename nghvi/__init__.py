@@ -11,12 +11,12 @@ from nghvi import interpret as interpret
 from nghvi import priors as priors
 from nghvi import scores as scores
 from nghvi import storage as storage
+from nghvi._core.errors import DataError as DataError
+from nghvi._core.errors import DataWarning as DataWarning
 from nghvi._core.errors import InputError as InputError
 from nghvi._core.model import LatentModel as LatentModel
 from nghvi._core.model import MarginalModel as MarginalModel
 from nghvi.data.dataset import GroupedDataset as GroupedDataset
-from nghvi.data.errors import DataError as DataError
-from nghvi.data.errors import DataWarning as DataWarning
 from nghvi.estimators import MixedClassifier as MixedClassifier
 from nghvi.estimators import MixedRegressor as MixedRegressor
 from nghvi.estimators import mixed as mixed

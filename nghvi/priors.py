@@ -26,7 +26,7 @@ from scipy.stats import t as student_t
 
 from nghvi._core.errors import InputError
 from nghvi._linalg import small
-from nghvi._linalg.packed import log_cholesky_diagonal, packed_size, unpack_log_cholesky
+from nghvi._linalg.lowrank import log_cholesky_diagonal, packed_size, unpack_log_cholesky
 from nghvi._typing import PyTree, Scalar
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import nghvi  # noqa: F401  (double precision)
 from nghvi._core.response import Response
 from nghvi._core.variational import Variational
-from nghvi._linalg.packed import pack_lower
+from nghvi._linalg.lowrank import pack_lower
 from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, WishartPrecision
 from nghvi.responses import Gaussian, Logit, Probit, StudentT
 from nghvi.variational import CholeskyGaussian, FactorGaussian

@@ -14,8 +14,8 @@ from nghvi._core.batches import Anchor, Batches
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
 from nghvi._core.evaluate import log_targets
-from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI
+from nghvi._core.loop import fit
 from nghvi._core.model import initial_theta, unraveller
 from nghvi._core.score import Integrated, Sampled
 from nghvi._core.step_rules import Adam

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import default_priors, longitudinal, textbook
 from benchmarks.longitudinal_reference import log_huang_wand, log_likelihood_by_grid, root
-from nghvi._linalg.packed import pack_lower
+from nghvi._linalg.lowrank import pack_lower
 from nghvi.data import Rows
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.networks import Identity

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nghvi.cli import main, memory, rundir, tables
+from nghvi.cli import main, rundir, table_files
 from nghvi.cli.parts import UsageError
 
 FORMULA = ["--formula", "y ~ a + b + (1 | g)", "--quiet"]
@@ -102,12 +102,12 @@ def test_a_table_without_room_in_memory_stays_on_disk(place, capsys):
 
 
 def test_memory_is_told_from_metadata(place, panel):
-    whole = memory.needed(place / "data.parquet")
-    assert whole >= memory.COPIES * 8 * panel.size
-    assert memory.needed(place / "data.parquet", ["y", "a"]) < whole
-    assert memory.needed(place / "data.csv") == 4 * os.path.getsize(place / "data.csv")
-    assert memory.budget(None) > 1e6
-    assert memory.budget(2.5) == 2.5e9
+    whole = table_files.memory_needed(place / "data.parquet")
+    assert whole >= table_files.COPIES * 8 * panel.size
+    assert table_files.memory_needed(place / "data.parquet", ["y", "a"]) < whole
+    assert table_files.memory_needed(place / "data.csv") == 4 * os.path.getsize(place / "data.csv")
+    assert table_files.memory_budget(None) > 1e6
+    assert table_files.memory_budget(2.5) == 2.5e9
 
 
 def test_two_fits_into_one_directory_do_not_meet(place, capsys):
@@ -126,4 +126,4 @@ def test_names_of_many_columns_are_checked_at_once(tmp_path):
     names = [f"c{i}" for i in range(300_000)]
     (tmp_path / "wide.csv").write_text(",".join([*names, "c7"]) + "\n")
     with pytest.raises(UsageError, match="'c7' occurs twice"):
-        tables.read_table(tmp_path / "wide.csv")
+        table_files.read_table(tmp_path / "wide.csv")

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
 from nghvi._core.model import initial_theta, unraveller
-from nghvi._linalg.packed import pack_lower, unpack_lower
+from nghvi._linalg.lowrank import pack_lower, unpack_lower
 from nghvi.data import Rows
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare

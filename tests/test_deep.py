@@ -16,8 +16,8 @@ import nghvi
 import nghvi.estimators._base as base
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
-from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI
+from nghvi._core.loop import fit
 from nghvi._core.score import Integrated
 from nghvi._core.step_rules import Adam
 from nghvi._linalg.tree import materialise

@@ -11,8 +11,8 @@ import pytest
 from nghvi import MarginalModel
 from nghvi._core.direction import NaturalGradient, OrdinaryGradient
 from nghvi._core.draws import IndependentDraws, OrthogonalDraws
-from nghvi._core.fit import _run_chunk, fit
 from nghvi._core.hybrid import HybridVI
+from nghvi._core.loop import _run_chunk, fit
 from nghvi._core.score import Integrated, Sampled
 from nghvi._core.step_rules import adadelta_rule, coded_rule, printed_rule, robbins_monro
 from nghvi.recipes.run import UNJUDGED, Recipe, Stage, carry_on, run

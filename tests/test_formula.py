@@ -5,7 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from nghvi.data.errors import DataError, DataWarning
+from nghvi._core.errors import DataError, DataWarning
 from nghvi.formula import FormulaError, learn, response_of, variables
 from nghvi.storage import file
 from nghvi.storage.codec import decode, encode

@@ -9,8 +9,8 @@ import pytest
 
 from nghvi._linalg import small
 from nghvi._linalg.damped_cg import SolveOptions, damped_cg
-from nghvi._linalg.lowrank import factor_precision
-from nghvi._linalg.packed import (
+from nghvi._linalg.lowrank import (
+    factor_precision,
     log_cholesky_diagonal,
     pack_lower,
     packed_size,

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 import nghvi
 from nghvi import plots
-from nghvi.plots.checks import draw_calibration, draw_residuals
+from nghvi.plots.row_checks import draw_calibration, draw_residuals
 
 KINDS = ["linear", "classes", "deep", "classes without groups"]
 

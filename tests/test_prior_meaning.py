@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import nghvi
-from nghvi.data.errors import DataWarning
+from nghvi._core.errors import DataWarning
 from nghvi.posterior.prior_draws import draw_prior
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, PriorError, Priors, WishartPrecision
 from nghvi.responses import StudentT

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from nghvi._linalg.packed import packed_size, unpack_log_cholesky
+from nghvi._linalg.lowrank import packed_size, unpack_log_cholesky
 from nghvi.priors import (
     HalfT,
     HuangWand,

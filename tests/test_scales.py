@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 import nghvi
-from nghvi._linalg.packed import packed_size
+from nghvi._linalg.lowrank import packed_size
 from nghvi.data import LinearStatistics, Rows
 from nghvi.models import MixedModel, MixedParams, scales
 from nghvi.networks import Identity

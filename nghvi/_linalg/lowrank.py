@@ -1,17 +1,81 @@
-"""The precision of a factor covariance without ever forming it.
+"""Factor covariances: the free entries of their loadings, and their precision, never formed.
 
 For ``S = B B' + D^2`` with ``D = diag(d)`` and ``R = (I + B' D^-2 B)^-1 = L L'``::
 
     P = S^-1 = D^-2 - W W',   W = D^-2 B L,   C = P B = W L',   A = B' P B = B' C
 
 ``A`` is computed as ``B' C``: the shorter ``I - L L'`` loses every digit when ``B`` is small.
+
+The loadings ``B`` (rows x columns) have a zero strict upper triangle and are stored packed, as the
+vector of their ``rows * columns - columns (columns - 1) / 2`` free entries: that keeps every
+generic tool (gradients, optimisers, norms) away from structural zeros.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+
+
+@functools.lru_cache(maxsize=256)
+def _lower_indices(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.tril_indices(rows, 0, columns)
+
+
+def packed_size(rows: int, columns: int) -> int:
+    """Number of free entries of a lower trapezoid."""
+    width = min(rows, columns)
+    return rows * columns - width * (width - 1) // 2 - rows * (columns - width)
+
+
+def unpack_lower(packed: Float[Array, " free"], rows: int, columns: int) -> Float[Array, "r c"]:
+    """The lower trapezoid with these free entries, row by row."""
+    if columns == 0:
+        return jnp.zeros((rows, 0), packed.dtype)
+    if columns == 1:
+        return packed[:, None]
+    # Only the first rows are a triangle; a scatter of all the others is slow on a CPU.
+    top = min(rows, columns)
+    index = _lower_indices(top, columns)
+    triangle = (
+        jnp.zeros((top, columns), packed.dtype)
+        .at[index]
+        .set(packed[: index[0].size], unique_indices=True)
+    )
+    return jnp.concatenate([triangle, packed[index[0].size :].reshape(-1, columns)])
+
+
+def pack_lower(matrix: Float[Array, "r c"]) -> Float[Array, " free"]:
+    """The free entries of a lower trapezoid; what stands above the diagonal is ignored."""
+    rows, columns = matrix.shape
+    top = min(rows, columns)
+    return jnp.concatenate([matrix[_lower_indices(top, columns)], matrix[top:].ravel()])
+
+
+@functools.lru_cache(maxsize=64)
+def _placement(size: int) -> np.ndarray:
+    """0/1 matrix that puts packed entries into a square: one product instead of a scatter."""
+    rows, columns = _lower_indices(size, size)
+    place = np.zeros((rows.size, size * size))
+    place[np.arange(rows.size), rows * size + columns] = 1.0
+    return place
+
+
+def unpack_log_cholesky(packed: Float[Array, " free"], size: int) -> Float[Array, "s s"]:
+    """Lower triangle whose diagonal is stored as its logarithm."""
+    rows, columns = _lower_indices(size, size)
+    on_diagonal = rows == columns
+    # What is not on the diagonal may be too large for an exponential.
+    entries = jnp.where(on_diagonal, jnp.exp(jnp.where(on_diagonal, packed, 0.0)), packed)
+    return (entries @ _placement(size)).reshape(size, size)
+
+
+def log_cholesky_diagonal(packed: Float[Array, " free"], size: int) -> Float[Array, " s"]:
+    """The stored logarithms of the diagonal."""
+    return packed[np.cumsum(np.arange(1, size + 1)) - 1]
 
 
 class FactorPrecision(NamedTuple):

@@ -14,8 +14,9 @@ from typing import Any
 import nghvi
 from nghvi._core.hosts import LOST, DeviceError, LostProcessError
 from nghvi._core.response import ResponseError
-from nghvi.cli import demo, fit, predict, report, reproduce, summary
+from nghvi.cli import demo, fit, predict, reproduce
 from nghvi.cli.parts import BAD_INPUT, INTERRUPTED, UsageError, one_line
+from nghvi.cli.show import add_report, add_summary
 
 BAD = (UsageError, nghvi.InputError, DeviceError, ResponseError)
 
@@ -30,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"nghvi {nghvi.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in (fit, predict, summary, report, demo, reproduce):
-        command.add(commands)
+    for add in (fit.add, predict.add, add_summary, add_report, demo.add, reproduce.add):
+        add(commands)
     chosen = parser.parse_args(arguments)
 
     def show(message: Warning | str, *place: Any, **more: Any) -> None:

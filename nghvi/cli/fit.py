@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 import nghvi
-from nghvi._core.hosts import is_first
-from nghvi.cli import memory, rundir, spread, tables
+from nghvi._core.hosts import any_process, is_first, join
+from nghvi.cli import rundir, table_files
 from nghvi.cli.parts import (
     INTERRUPTED,
     NOT_CONVERGED,
@@ -20,8 +20,8 @@ from nghvi.cli.parts import (
     as_json,
     writing,
 )
-from nghvi.cli.summary import findings, shown
-from nghvi.cli.tables import (
+from nghvi.cli.show import findings, shown
+from nghvi.cli.table_files import (
     PARQUET,
     Csv,
     check_cells,
@@ -31,9 +31,11 @@ from nghvi.cli.tables import (
     without_missing,
 )
 from nghvi.data.parquet import column_names
+from nghvi.estimators.fit_checkpoints import EVERY
 from nghvi.formula import parse, variables
 from nghvi.recipes.verdict import Status
 from nghvi.responses import RESPONSES
+from nghvi.storage.checkpoints import checkpoint_files
 
 EXAMPLES = """\
 nghvi fit pupils.csv --formula "score ~ ses + sector * sex + (1 + ses | school)" --out run
@@ -79,12 +81,12 @@ def add(commands: Commands) -> None:
         help="that the table may take, half of what is free if not given; larger Parquet is read "
         "from disk",
     )
-    tables.add_arguments(parser)
+    table_files.add_arguments(parser)
     parser.add_argument("--method", default="auto", help="auto, or a method for comparison")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory of the run")
     parser.add_argument("--force", action="store_true", help="replace the run in --out")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
-    spread.add_arguments(parser)
+    _add_running_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -96,7 +98,7 @@ def run(chosen: argparse.Namespace) -> int:
     form = Csv.of(vars(chosen))
     used = None if chosen.formula is None else list(variables(chosen.formula))
     on_disk = _stays_on_disk(chosen, used)
-    spread.join_others(chosen)
+    _join_others(chosen)
     table = None if on_disk else _read(chosen, form, used)
     if table is not None and len(table) < 2:
         raise UsageError(f"{chosen.data}: there is one row only; a fit needs more.")
@@ -110,7 +112,7 @@ def run(chosen: argparse.Namespace) -> int:
         if is_first():
             occupied = chosen.force or chosen.resume
             held.enter_context(rundir.claimed(chosen.out, occupied=occupied))
-        spread.clear_checkpoints(chosen)
+        _clear_checkpoints(chosen)
         estimator = estimator.resume() if resume else _fit(chosen, table, used)
         if not is_first():
             return 0 if estimator.converged_ else NOT_CONVERGED
@@ -148,13 +150,13 @@ def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
         return True
     if chosen.resume and chosen.checkpoint is None:  # as it was begun
         return (chosen.out / rundir.ROWS).is_dir()
-    budget = memory.budget(chosen.memory)
-    needed = memory.needed(chosen.data, used)
+    budget = table_files.memory_budget(chosen.memory)
+    needed = table_files.memory_needed(chosen.data, used)
     if needed <= budget:
         return False
     said = (
-        f"{chosen.data} needs about {memory.shown(needed)} of memory, and {memory.shown(budget)} "
-        "are to be used (--memory)"
+        f"{chosen.data} needs about {table_files.in_gigabytes(needed)} of memory, and "
+        f"{table_files.in_gigabytes(budget)} are to be used (--memory)"
     )
     if not parquet or chosen.formula or not chosen.group or chosen.missing == "drop":
         raise UsageError(
@@ -276,3 +278,47 @@ def _widths(text: str) -> tuple[int, ...]:
     if not widths or min(widths) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give widths of layers, such as 32,16,8")
     return widths
+
+
+PROCESSES = ("coordinator", "process_id", "num_processes")
+
+
+def _add_running_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the fit runs, and where it keeps checkpoints."""
+    parser.add_argument("--devices", type=_devices, help="a number of them, or all; default one")
+    parser.add_argument("--coordinator", help="host:port of process 0, of several processes")
+    parser.add_argument("--process-id", type=int, help="which process this is, from 0")
+    parser.add_argument("--num-processes", type=int, help="how many there are")
+    parser.add_argument("--checkpoint", type=pathlib.Path, help="directory of checkpoints")
+    parser.add_argument(
+        "--every", type=float, default=EVERY, help=f"seconds between checkpoints ({EVERY:.0f})"
+    )
+
+
+def _join_others(chosen: argparse.Namespace) -> None:
+    """Join the other processes, if there are any."""
+    given = [getattr(chosen, name) is not None for name in PROCESSES]
+    if not any(given):
+        return
+    if not all(given):
+        raise UsageError("--coordinator, --process-id and --num-processes go together.")
+    join(chosen.coordinator, chosen.process_id, chosen.num_processes)
+
+
+def _clear_checkpoints(chosen: argparse.Namespace) -> None:
+    """Checkpoints of an earlier run are gone on with or removed, as was asked."""
+    if chosen.checkpoint is None or chosen.resume:
+        return
+    there = checkpoint_files(chosen.checkpoint)
+    if any_process(bool(there)) and not chosen.force:
+        raise UsageError(
+            f"{chosen.checkpoint}: there are checkpoints of an earlier run; --resume to go on "
+            "with it, or --force to begin anew."
+        )
+    for path in there if is_first() else ():
+        path.unlink()
+    any_process(False)  # nobody looks before they are gone
+
+
+def _devices(text: str) -> int | str:
+    return text if text == "all" else int(text)

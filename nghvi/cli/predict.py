@@ -11,7 +11,7 @@ import pandas as pd
 
 from nghvi.cli import rundir
 from nghvi.cli.parts import Commands, UsageError, add_command, as_json, writing
-from nghvi.cli.tables import (
+from nghvi.cli.table_files import (
     PARQUET,
     Csv,
     add_arguments,
@@ -23,7 +23,7 @@ from nghvi.cli.tables import (
 )
 from nghvi.data.labels import encode_groups, read_labels
 from nghvi.posterior.predictive import predictor_draws
-from nghvi.storage.replace import place_of, replaced
+from nghvi.storage.file import place_of, replaced
 
 DRAWS = 1000
 ROWS_AT_ONCE = 20_000

@@ -17,7 +17,7 @@ import nghvi
 from nghvi.cli.parts import UsageError, as_json, writing
 from nghvi.data import parquet
 from nghvi.data.streamed import StreamedRows
-from nghvi.storage.replace import replaced
+from nghvi.storage.file import replaced
 
 MODEL, SUMMARY, SETTINGS = "model.nghvi", "summary.csv", "settings.json"
 ROWS = "rows"

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nghvi._core.errors import DataError
 from nghvi.data.blocks import rank_within
-from nghvi.data.errors import DataError
 from nghvi.data.parquet import Selection, fingerprint, index, read
 from nghvi.data.pieces import deal
 from nghvi.data.working_copy import (

@@ -4,8 +4,8 @@ import dataclasses
 import os
 import pathlib
 
+from nghvi._core.errors import DataError
 from nghvi.data import copying, working_copy
-from nghvi.data.errors import DataError
 from nghvi.data.frame import suggest
 from nghvi.data.parquet import Selection, column_names, files_of, index_names
 from nghvi.data.working_copy import WorkingCopy

@@ -15,8 +15,8 @@ import pandas as pd
 from scipy.sparse import issparse
 from sklearn.exceptions import DataConversionWarning
 
-from nghvi.data.errors import DataError as DataError
-from nghvi.data.errors import warn
+from nghvi._core.errors import DataError as DataError
+from nghvi._core.errors import warn
 from nghvi.data.labels import read_labels
 from nghvi.data.missing import count, missing, places, unmasked, unusable
 from nghvi.data.text import misread

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nghvi.data.errors import DataError, warn
+from nghvi._core.errors import DataError, warn
 from nghvi.data.missing import count, places, unmasked, unusable
 
 WHOLE = re.compile(r"([+-]?)0*(\d+)(?:\.0*)?")

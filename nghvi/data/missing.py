@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nghvi.data.errors import DataError
+from nghvi._core.errors import DataError
 
 SHOWN = 3
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nghvi.data.errors import DataError
+from nghvi._core.errors import DataError
 from nghvi.data.frame import check_sizes, suggest
 from nghvi.data.labels import read_labels
 from nghvi.data.working_copy import Index

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nghvi.data.errors import DataError
+from nghvi._core.errors import DataError
 from nghvi.data.pieces import Deal
 
 DESCRIPTION, RECORDS = "copy.json", "records.bin"

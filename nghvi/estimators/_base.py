@@ -21,7 +21,6 @@ from nghvi.data.frame import (
     read_counts,
 )
 from nghvi.estimators import tables
-from nghvi.estimators.checkpoints import Kept, with_checkpoints
 from nghvi.estimators.checks import Checks
 from nghvi.estimators.choices import (
     check_counts,
@@ -34,16 +33,16 @@ from nghvi.estimators.choices import (
     choose_seed,
     with_known_settings,
 )
-from nghvi.estimators.default_priors import follow_data
-from nghvi.estimators.design import (
+from nghvi.estimators.columns import (
     add_intercept,
     rows_of_known_groups,
     warn_about_design,
     warn_about_meaning,
     warn_about_origin,
 )
+from nghvi.estimators.fit_checkpoints import Kept, with_checkpoints
 from nghvi.estimators.progress import FitProgress
-from nghvi.estimators.spec import Structure
+from nghvi.estimators.spec import Structure, follow_data
 from nghvi.infer import PUBLISHED, Inference, infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start

@@ -8,10 +8,10 @@ from sklearn.base import ClassifierMixin
 from nghvi.data.dataset import GroupedDataset
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
-from nghvi.estimators.checkpoints import EVERY, Kept
 from nghvi.estimators.choices import choose_response
+from nghvi.estimators.fit_checkpoints import EVERY, Kept
+from nghvi.estimators.from_disk import fit_dataset
 from nghvi.estimators.predictions import DRAWS
-from nghvi.estimators.streamed import fit_dataset
 
 
 class MixedClassifier(ClassifierMixin, MixedEstimator):

@@ -3,8 +3,8 @@
 from typing import Any
 
 from nghvi.data.frame import DataError, suggest
-from nghvi.estimators.checkpoints import EVERY
 from nghvi.estimators.classifier import MixedClassifier
+from nghvi.estimators.fit_checkpoints import EVERY
 from nghvi.estimators.regressor import MixedRegressor
 from nghvi.formula import parse
 from nghvi.responses import RESPONSES

@@ -23,7 +23,7 @@ from nghvi.data.frame import (
 from nghvi.data.labels import encode_groups, joined, warn_of_strangers
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts, check_seed
-from nghvi.estimators.design import add_intercept
+from nghvi.estimators.columns import add_intercept
 from nghvi.estimators.spec import Spec
 from nghvi.formula import Design, learn, response_given, variables
 from nghvi.models.mixed import prepare

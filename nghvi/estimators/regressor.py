@@ -6,14 +6,14 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
+from nghvi._core.errors import warn
 from nghvi.data.dataset import GroupedDataset
-from nghvi.data.errors import warn
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
-from nghvi.estimators.checkpoints import EVERY, Kept
 from nghvi.estimators.choices import check_level, choose_response
+from nghvi.estimators.fit_checkpoints import EVERY, Kept
+from nghvi.estimators.from_disk import fit_dataset
 from nghvi.estimators.predictions import DRAWS
-from nghvi.estimators.streamed import fit_dataset
 from nghvi.posterior import predictive
 
 

@@ -18,7 +18,7 @@ from formulaic.parser import DefaultFormulaParser
 from formulaic.parser.types import ASTNode, Term
 from formulaic.transforms import TRANSFORMS
 
-from nghvi.formula.errors import FormulaError
+from nghvi._core.errors import FormulaError
 
 MOST_TERMS = 2000
 MOST_PRODUCTS = 50_000

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nghvi.data.errors import warn
+from nghvi._core.errors import FormulaError, warn
 from nghvi.data.frame import (
     DataError,
     Table,
@@ -26,7 +26,6 @@ from nghvi.data.frame import (
 )
 from nghvi.data.labels import read_labels
 from nghvi.data.text import dates_remedy, misread
-from nghvi.formula.errors import FormulaError
 from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
 from nghvi.formula.syntax import EVERY_COLUMN, Syntax, parse
 

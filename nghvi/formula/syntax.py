@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nghvi.formula.errors import FormulaError
+from nghvi._core.errors import FormulaError
 
 OPENING, CLOSING, QUOTES = "([{", ")]}", "\"'`"
 NAME = re.compile(r"`[^`]+`|[^\W\d][\w.]*")

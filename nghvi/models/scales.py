@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from nghvi._core.response import Response
 from nghvi._linalg import small
-from nghvi._linalg.packed import pack_lower, unpack_log_cholesky, unpack_lower
+from nghvi._linalg.lowrank import pack_lower, unpack_log_cholesky, unpack_lower
 from nghvi._special import inverse_mills, log_ndtr
 from nghvi._typing import Scalar
 from nghvi.data import LinearStatistics

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
 from nghvi._typing import Data
-from nghvi.data.errors import DataError
 from nghvi.data.streamed import StreamedRows
 from nghvi.infer import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, MixedParams

@@ -21,8 +21,8 @@ from jaxtyping import Array, Float
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
 from nghvi._core.evaluate import evaluate, evaluation_size
-from nghvi._core.fit import Fit
 from nghvi._core.hybrid import HybridVI, Info
+from nghvi._core.loop import Fit
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta
 from nghvi._core.score import AtRest, Integrated, Score
 from nghvi._core.step_rules import Adam

@@ -9,8 +9,8 @@ from typing import cast
 import jax.numpy as jnp
 import numpy as np
 
-from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI, Info
+from nghvi._core.loop import fit
 from nghvi._core.model import LatentModel
 from nghvi._core.step_rules import ScaleState
 from nghvi._typing import Data, Key

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
-from nghvi._linalg.lowrank import factor_precision
-from nghvi._linalg.packed import pack_lower, packed_size, unpack_lower
+from nghvi._linalg.lowrank import factor_precision, pack_lower, packed_size, unpack_lower
 from nghvi.variational.cholesky import CholeskyGaussian
 from nghvi.variational.factor import FactorGaussian
 

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from nghvi._core.batches import Batches
-from nghvi._core.fit import Fit, Monitor, fit
 from nghvi._core.hybrid import HybridVI, Info
+from nghvi._core.loop import Fit, Monitor, fit
 from nghvi._core.model import LatentModel
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key

@@ -1,4 +1,7 @@
-"""Small pieces of HTML: what comes from a user is escaped, what is made here is ``Html``."""
+"""Small pieces of HTML: what comes from a user is escaped, what is made here is ``Html``.
+
+Beside them the style of the page: light and dark, screen, phone and paper.
+"""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -63,3 +66,75 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Html:
     """Names and values side by side."""
     rows = (element("div", element("dt", name), element("dd", value)) for name, value in pairs)
     return element("dl", *rows)
+
+
+CSS = """
+:root { color-scheme: light dark;
+  --paper: #f6f7f9; --card: #ffffff; --ink: #1d2733; --soft: #55606e; --line: #dde2e8;
+  --blue: #2a6f97; --grey: #8d99ae; --red: #d1495b;
+  --good: #1f7a4d; --good-back: #e7f5ed; --care: #8a5a00; --care-back: #fdf3dc;
+  --bad: #b3261e; --bad-back: #fdecea; }
+@media (prefers-color-scheme: dark) { :root {
+  --paper: #12161c; --card: #1b212a; --ink: #e6eaf0; --soft: #a3afbd; --line: #333d4a;
+  --blue: #6fb7e0; --grey: #8d99ae; --red: #f0808d;
+  --good: #7fd6a8; --good-back: #16301f; --care: #f0c36b; --care-back: #33280f;
+  --bad: #ff9d94; --bad-back: #3a1a18; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; }
+main, header, footer { max-width: 66rem; margin: 0 auto; padding: 0 1rem; }
+header { padding-top: 2rem; }
+h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .3rem; }
+h2 { font-size: 1.25rem; margin: 0 0 .6rem; }
+p { margin: 0 0 .7rem; max-width: 46rem; }
+header p, footer, figcaption, .soft { color: var(--soft); }
+section { background: var(--card); border: 1px solid var(--line); border-radius: .7rem;
+  padding: 1.1rem 1.2rem; margin: 1rem 0; }
+.verdict { border-left: .5rem solid; font-size: 1.05rem; }
+.verdict h2 { font-size: 1.7rem; line-height: 1.2; }
+.verdict.good { background: var(--good-back); border-color: var(--good); }
+.verdict.care { background: var(--care-back); border-color: var(--care); }
+.verdict.bad { background: var(--bad-back); border-color: var(--bad); }
+.good h2 { color: var(--good); } .care h2 { color: var(--care); } .bad h2 { color: var(--bad); }
+.flag { color: var(--bad); font-weight: 600; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(12rem, 1fr)); gap: .7rem 1.4rem;
+  margin: 0; }
+dt { color: var(--soft); font-size: .85rem; }
+dl + p { margin-top: .9rem; }
+dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; margin: 0 0 .8rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: 30rem; }
+caption { text-align: left; color: var(--soft); font-size: .9rem; padding-bottom: .3rem; }
+th, td { padding: .32rem .9rem .32rem 0; border-bottom: 1px solid var(--line); text-align: right;
+  white-space: nowrap; }
+thead th { color: var(--soft); font-weight: 600; font-size: .85rem; }
+tbody th { font-weight: 600; }
+th:first-child, :is(table.text, table.reading) :is(th, td):last-child { text-align: left; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr));
+  gap: 1rem; }
+.figures.small { grid-template-columns: repeat(auto-fill, minmax(min(11rem, 45%), 1fr)); }
+figure { margin: 0; min-width: 0; max-width: 31rem; }
+figcaption { font-size: .88rem; margin-top: .2rem; }
+svg { display: block; width: 100%; height: auto; color: var(--ink); overflow: visible; }
+svg * { stroke-linejoin: round; stroke-linecap: butt; }
+svg text { font-family: inherit; }
+pre { background: var(--paper); border: 1px solid var(--line); border-radius: .4rem;
+  padding: .7rem .9rem; overflow-x: auto; font-size: .85rem; line-height: 1.45; margin: 0 0 .8rem; }
+details { margin-top: .6rem; } summary { cursor: pointer; color: var(--soft); }
+footer { padding-bottom: 2rem; font-size: .85rem; }
+@media (max-width: 40rem) { body { font-size: 15px; } section { padding: .9rem; }
+  dl { grid-template-columns: repeat(2, 1fr); }
+  h1 { font-size: 1.45rem; } .verdict h2 { font-size: 1.4rem; } table { min-width: 0; }
+  th, td { padding-right: .45rem; font-size: .8rem; } tbody th, table.text td:last-child {
+  white-space: normal; overflow-wrap: anywhere; } tbody th { min-width: 4.5rem; }
+  table.reading :is(th, td):is(:nth-child(3), :last-child) { display: none; }
+  pre { white-space: pre-wrap; } }
+@media print { :root { --paper: #fff; --card: #fff; --ink: #000; --soft: #444; --line: #ccc;
+  --blue: #2a6f97; --grey: #8d99ae; --red: #d1495b; --good: #1f7a4d; --good-back: #fff;
+  --care: #8a5a00; --care-back: #fff; --bad: #b3261e; --bad-back: #fff; }
+  body { font-size: 10.5pt; } section { border: 0; padding: .2rem 0; }
+  .verdict { border-left: .4rem solid; padding-left: .8rem; }
+  p, figure, table, tr, pre, dl div { break-inside: avoid; }
+  h2, p:has(+ .figures) { break-after: avoid; } figure { max-width: 23rem; }
+  .scroll, pre { overflow: visible; white-space: pre-wrap; } }
+"""

@@ -5,14 +5,12 @@ import os
 import pathlib
 from typing import Any
 
+from nghvi._core.errors import StorageError
 from nghvi.data.frame import DataError
-from nghvi.report.css import CSS
 from nghvi.report.figures import Gallery
-from nghvi.report.html import Html, element, paragraph
-from nghvi.report.sections import MOST_ROWS, page_sections
-from nghvi.report.subject import Subject
-from nghvi.storage.errors import StorageError
-from nghvi.storage.replace import place_of, replaced
+from nghvi.report.html import CSS, Html, element, paragraph
+from nghvi.report.sections import MOST_ROWS, Subject, page_sections
+from nghvi.storage.file import place_of, replaced
 
 TITLES = {True: "Report of a mixed classification", False: "Report of a mixed regression"}
 

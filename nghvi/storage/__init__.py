@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from nghvi._core.errors import StorageError as StorageError
 from nghvi.storage import file
 from nghvi.storage.classes import class_named, is_registered
 from nghvi.storage.classes import register as register
 from nghvi.storage.codec import decode, encode
-from nghvi.storage.errors import StorageError as StorageError
 from nghvi.storage.fields import hints_of, misfit
 
 ALTERED = "the file was altered; get another copy of it or fit again"

@@ -11,12 +11,12 @@ import time
 import warnings
 from typing import Any, NamedTuple
 
+from nghvi._core.errors import StorageError
 from nghvi._core.hosts import any_process, is_first, on_host, same_everywhere
 from nghvi.recipes.run import Position
 from nghvi.storage import file
 from nghvi.storage.classes import instance
 from nghvi.storage.codec import decode, encode
-from nghvi.storage.errors import StorageError
 
 SUFFIX = ".checkpoint"
 KEPT = 3

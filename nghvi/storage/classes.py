@@ -14,8 +14,9 @@ import equinox as eqx
 import optax
 from sklearn.base import BaseEstimator
 
-from nghvi._core.fit import Fit
+from nghvi._core.errors import StorageError
 from nghvi._core.hybrid import Info, State
+from nghvi._core.loop import Fit
 from nghvi._core.step_rules import ScaleState
 from nghvi._core.variational import RemainingError
 from nghvi._linalg.damped_cg import SolveInfo
@@ -35,7 +36,6 @@ from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Ended, Position, Run
 from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.responses import RESPONSES
-from nghvi.storage.errors import StorageError
 from nghvi.storage.fields import misfit
 from nghvi.variational import FAMILIES
 

@@ -4,21 +4,24 @@ A file is complete or absent: it is written beside its place and moved there. It
 both checksums agree, so a damaged file never becomes a model that is slightly wrong.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
 import os
+import pathlib
+import secrets
 import stat
 import struct
 import zipfile
+from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from nghvi.storage.errors import StorageError
-from nghvi.storage.replace import place_of, replaced
+from nghvi._core.errors import StorageError
 
 FORMAT = "nghvi-model"
 FORMAT_VERSION = 1
@@ -163,3 +166,27 @@ def library_version() -> str:
         return importlib.metadata.version("nghvi")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+def place_of(path: str | os.PathLike) -> pathlib.Path:
+    """Where a file is to be written, if it can be."""
+    place = pathlib.Path(os.path.realpath(path))
+    if not place.parent.is_dir():
+        raise StorageError(f"{path}: there is no directory {place.parent}; create it first.")
+    if place.is_dir():
+        raise StorageError(f"{path}: this is a directory; give the name of a file.")
+    return place
+
+
+@contextlib.contextmanager
+def replaced(place: pathlib.Path) -> Iterator[BinaryIO]:
+    """A file to write; it takes its place when the block ends without an error."""
+    beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+    finally:
+        beside.unlink(missing_ok=True)

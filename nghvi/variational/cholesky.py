@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from nghvi._core.variational import RemainingError, Variational
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions, exact_solve
-from nghvi._linalg.packed import pack_lower, unpack_lower
+from nghvi._linalg.lowrank import pack_lower, unpack_lower
 from nghvi._typing import Scalar
 
 LARGEST_SCALING = 4.0

@@ -30,8 +30,13 @@ from jaxtyping import Array, Float
 
 from nghvi._core.variational import RemainingError, Variational, pull_back_by_vjp
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions, damped_cg
-from nghvi._linalg.lowrank import FactorPrecision, factor_precision
-from nghvi._linalg.packed import pack_lower, packed_size, unpack_lower
+from nghvi._linalg.lowrank import (
+    FactorPrecision,
+    factor_precision,
+    pack_lower,
+    packed_size,
+    unpack_lower,
+)
 from nghvi._typing import Scalar
 
 FISHER = ("exact", "paper")

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from nghvi._core.draws import IndependentDraws
-from nghvi._core.fit import fit
 from nghvi._core.hybrid import HybridVI
+from nghvi._core.loop import fit
 from nghvi._core.model import unraveller
 from nghvi._core.score import Sampled
 from nghvi._special import inverse_mills

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nghvi.storage.replace import replaced
+from nghvi.storage.file import replaced
 
 
 def beside(ours: float, paper: float | None, digits: int = 4) -> str:

@@ -24,7 +24,7 @@ from nghvi.paper.studies.appendix_probit import steps_to_end
 from nghvi.paper.studies.compared import OURS
 from nghvi.paper.studies.example3 import EFFECT_SD
 from nghvi.paper.studies.store import Row, StudyError
-from nghvi.storage.replace import replaced
+from nghvi.storage.file import replaced
 
 FRESH = (
     "Data are fresh draws from the paper's process, so levels differ from the paper's by sampling."

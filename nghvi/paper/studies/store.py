@@ -4,7 +4,7 @@ import json
 import pathlib
 from typing import Any
 
-from nghvi.storage.replace import replaced
+from nghvi.storage.file import replaced
 
 FORMAT = 1
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
-from nghvi._linalg.packed import pack_lower
+from nghvi._linalg.lowrank import pack_lower
 from nghvi.paper.methods.snngm import Block
 from nghvi.paper.studies.claims.claim import Claim, size
 from nghvi.paper.studies.store import Row

@@ -12,10 +12,9 @@ from nghvi.data.frame import DataError
 from nghvi.data.streamed import StreamedRows
 from nghvi.data.working_copy import WorkingCopy
 from nghvi.estimators import tables
-from nghvi.estimators.checkpoints import Kept
 from nghvi.estimators.choices import choose_centred
-from nghvi.estimators.default_priors import follow_data
-from nghvi.estimators.spec import Spec, Structure
+from nghvi.estimators.fit_checkpoints import Kept
+from nghvi.estimators.spec import Spec, Structure, follow_data
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.scaling import Scaling, moments

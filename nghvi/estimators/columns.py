@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nghvi._core.errors import warn
 from nghvi.data import Rows
-from nghvi.data.errors import warn
 from nghvi.data.frame import DataError, Table
 from nghvi.data.labels import encode_groups
 

@@ -1,0 +1,129 @@
+"""What a run found: ``nghvi summary`` in the terminal, ``nghvi report`` as a page."""
+
+import argparse
+import pathlib
+import sys
+from typing import Any
+
+import pandas as pd
+
+from nghvi.cli import rundir
+from nghvi.cli.parts import Commands, UsageError, add_command, as_json, one_line, writing
+from nghvi.cli.table_files import Csv, check_cells, check_column, read_table, without_missing
+from nghvi.estimators.tables import LEVEL
+from nghvi.formula import parse, response_of, variables
+from nghvi.report.words import is_linear
+
+SUMMARY_EXAMPLES = "nghvi summary run\nnghvi summary run --level 0.95 --json"
+
+
+def add_summary(commands: Commands) -> None:
+    """The command's arguments."""
+    parser = add_command(
+        commands,
+        "summary",
+        run_summary,
+        "show the parameters and verdict of a run",
+        SUMMARY_EXAMPLES,
+    )
+    parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
+    parser.add_argument("--level", type=float, default=LEVEL, help="probability of the intervals")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run_summary(chosen: argparse.Namespace) -> int:
+    """Print it; exit code."""
+    estimator = rundir.load(chosen.run_directory)
+    level = chosen.level
+    print(as_json(findings(estimator, level)) if chosen.json else shown(estimator, level))
+    return 0
+
+
+def findings(estimator: Any, level: float = LEVEL) -> dict[str, Any]:
+    """What a program wants to know about a fit."""
+    return {
+        "converged": bool(estimator.converged_),
+        "status": estimator.status_,
+        "cause": estimator.posterior_.inference.verdict.cause.value,
+        "verdict": estimator.verdict_,
+        "elbo": estimator.elbo_,
+        "elbo_se": estimator.elbo_se_,
+        "log_evidence": estimator.log_evidence_ if is_linear(estimator) else None,
+        "k_hat": estimator.k_hat_,
+        "steps": estimator.n_iter_,
+        "seconds": estimator.seconds_,
+        "summary": estimator.summary(level).to_dict(orient="index"),
+    }
+
+
+def shown(estimator: Any, level: float = LEVEL) -> str:
+    """What a person wants to know about a fit."""
+    # That of a network belongs to one mode and cannot be trusted.
+    evidence = f"log evidence {estimator.log_evidence_:.2f}, " if is_linear(estimator) else ""
+    return (
+        f"{estimator.summary(level).round(3).to_string()}\n{estimator.verdict_}\n"
+        f"ELBO {estimator.elbo_:.2f} (+-{estimator.elbo_se_:.2f}), {evidence}"
+        f"k-hat {estimator.k_hat_:.2f}, {estimator.n_iter_} steps, {estimator.seconds_:.1f} s"
+    )
+
+
+REPORT_EXAMPLES = """\
+nghvi report run
+nghvi report run --data held_out.csv -o report.html --force"""
+REPORT = "report.html"
+
+
+def add_report(commands: Commands) -> None:
+    """The command's arguments."""
+    parser = add_command(
+        commands, "report", run_report, "write the report of a run", REPORT_EXAMPLES
+    )
+    parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
+    parser.add_argument(
+        "--data",
+        type=pathlib.Path,
+        help="rows to judge predictions by, .csv (with the --sep and --decimal of the fit) or "
+        ".parquet; otherwise the table of the fit, if it is where it was and has not changed",
+    )
+    parser.add_argument("-o", "--out", type=pathlib.Path, help=f"otherwise {REPORT} in the run")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+
+
+def run_report(chosen: argparse.Namespace) -> int:
+    """Write it; exit code."""
+    estimator = rundir.load(chosen.run_directory)
+    out = chosen.out or chosen.run_directory / REPORT
+    if out.exists() and not chosen.force:
+        raise UsageError(f"{out}: it exists; choose another -o, or --force to replace it.")
+    try:
+        path = chosen.data or rundir.table_of(chosen.run_directory)
+    except UsageError as error:
+        print(
+            f"nghvi report: {one_line(error).rstrip('.')}. The report goes without predictive "
+            "check, calibration and residuals: give their rows with --data.",
+            file=sys.stderr,
+        )
+        X = y = None
+    else:
+        X, y = _rows(estimator, path, chosen.run_directory)
+    with writing(out, "-o"):
+        estimator.report(out, X, y)
+    print(f"wrote {out}")
+    return 0
+
+
+def _rows(estimator: Any, path: pathlib.Path, run_directory: pathlib.Path) -> tuple[Any, pd.Series]:
+    """Inputs and responses in a table, as the fit read them."""
+    inputs, formula = list(estimator.feature_names_in_), estimator.formula
+    made_in_python = formula and not (run_directory / rundir.SETTINGS).is_file()
+    asked = {} if made_in_python else rundir.settings_of(run_directory)["asked"]
+    table = read_table(path, Csv.of(asked))
+    target = None if formula else asked["target"]
+    names = list(variables(formula)) if formula else [*inputs, target]
+    for name in names:
+        check_column(path, table, name, "a column of the model")
+    table = without_missing(path, table[names], asked.get("missing", "error"))
+    check_cells(path, table, [estimator.group_])
+    if formula is None:
+        return table[inputs], table[target]
+    return table[inputs], pd.Series(response_of(formula, table), name=parse(formula).response)
