@@ -26,8 +26,8 @@ from nghvi.latents.rows import RowProblem, conditional_mode, newton_step
 
 ENOUGH_NODES = 3
 """With fewer the Hessian scales them; these bear the safe curvature, which suits small groups."""
-SIDE_BY_SIDE = 1_000_000
-"""Observations times nodes evaluated at once, so that memory is linear in the data."""
+SIDE_BY_SIDE = 100_000
+"""Observations times nodes evaluated at once: they stay in the caches, and memory is linear."""
 VARYING = ("offset", "design", "dispersion")
 """What of a problem depends on theta."""
 
