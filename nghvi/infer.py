@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar, cast
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -151,7 +151,7 @@ def infer(
     fine, drawn = model, latents == "sample" or method != "auto"
     if costly:  # few nodes for the fit, more for its evaluation
         model = cast(MarginalModel, model).approximate()
-        model = model if drawn else model.refined()
+        model = model if drawn else _affordably_refined(model)
     for _ in range(refinements):
         model = cast(MarginalModel, model).refined()
     begin: Variational | None = None
@@ -168,20 +168,26 @@ def infer(
         recipe, record = plan.recipe(key, model, example), partial(_record, keep, refinements)
         better = None
 
-        def exact(q: Variational, model: LatentModel = model) -> bool:
+        def settled(q: Variational, model: LatentModel = model) -> bool:
             nonlocal better
             refinable = smooth and not drawn
             better = _refined_if_needed(key, model, data, q, costly) if refinable else None
-            return better is None
+            return better is None or not better.integration_is_affordable
 
-        done = run(recipe, key, model, data, progress, resume, record, exact)
+        done = run(recipe, key, model, data, progress, resume, record, settled)
         if better is None or done.position is not None:
+            break
+        if not better.integration_is_affordable:
+            if done.verdict.status is not Status.FAILED:
+                done = done._replace(verdict=Verdict(Status.NOT_CONVERGED, Cause.UNAFFORDABLE))
             break
         model, resume, refinements, begin = better, None, refinements + 1, done.q
     while drawn and smooth and (better := _refined_if_needed(key, model, data, done.q, costly)):
+        if not better.integration_is_affordable:
+            break
         model = better  # integrates for the evaluation only
     if costly:
-        model = fine if drawn else cast(MarginalModel, model).refined()
+        model = fine if drawn else _affordably_refined(cast(MarginalModel, model))
     explicit = method != "auto" or isinstance(rank, int)
     found = finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
     if not isinstance(model, DividedModel):
@@ -213,10 +219,14 @@ def _integrals_are_costly(model: LatentModel, data: Data) -> bool:
     )
 
 
-M = TypeVar("M", bound=LatentModel)
+def _affordably_refined(model: MarginalModel) -> MarginalModel:
+    better = model.refined()
+    return better if better.integration_is_affordable else model
 
 
-def _refined_if_needed(key: Key, model: M, data: Data, q: Variational, costly: bool) -> M | None:
+def _refined_if_needed(
+    key: Key, model: LatentModel, data: Data, q: Variational, costly: bool
+) -> MarginalModel | None:
     """The refined model, if the present one's integrals are not exact enough at the result.
 
     They are if both agree on the score, in posterior sds, and on the density at the centre of

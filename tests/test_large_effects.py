@@ -176,3 +176,11 @@ def test_both_coordinates_give_the_same_posterior():
     mean, sd = found[0].mean(axis=0), found[0].std(axis=0)
     np.testing.assert_array_less(np.abs(found[1].mean(axis=0) - mean) / sd, 0.08)
     np.testing.assert_allclose(found[1].std(axis=0), sd, rtol=0.08)
+
+
+def test_integrals_that_cannot_be_afforded_are_not_called_converged(monkeypatch):
+    model, _, rows = longitudinal(Logit())
+    monkeypatch.setattr("nghvi.models.mixed.LARGEST_GRID", 30)
+    done = infer(model, rows, importance=False)
+    assert done.model.nodes == model.nodes
+    assert (done.verdict.status, done.verdict.cause) == ("not_converged", "unaffordable")

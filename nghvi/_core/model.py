@@ -115,6 +115,11 @@ class MarginalModel(LatentModel):
         """Whether many noisy steps should rather integrate than draw the latent variables."""
         return True
 
+    @property
+    def integration_is_affordable(self) -> bool:
+        """Whether a fit may evaluate :meth:`log_marginal` thousands of times."""
+        return True
+
     def refined(self) -> Self:
         """The model with a more accurate :meth:`log_marginal`; itself if there is none."""
         return self
@@ -139,6 +144,10 @@ class DividedModel(MarginalModel):
     @property
     def integration_is_cheap(self) -> bool:
         return self.model.integration_is_cheap
+
+    @property
+    def integration_is_affordable(self) -> bool:
+        return self.model.integration_is_affordable
 
     def refined(self) -> Self:
         better = self.model.refined()

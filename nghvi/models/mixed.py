@@ -104,8 +104,7 @@ class MixedModel(MarginalModel):
     def refined(self) -> "MixedModel":
         few = self.num_effects <= cubature.LARGEST_PRODUCT
         finer = max(REFINED_NODES, 3 * self.nodes // 2) if few else self.nodes + 1
-        points = cubature.num_points(finer, self.num_effects)
-        if self.response.conjugate or self.num_effects == 0 or points > LARGEST_GRID:
+        if self.response.conjugate or self.num_effects == 0:
             return self
         return dataclasses.replace(self, num_nodes=finer)
 
@@ -133,6 +132,10 @@ class MixedModel(MarginalModel):
     @property
     def integration_is_cheap(self) -> bool:
         return self._num_points <= CHEAP_GRID
+
+    @property
+    def integration_is_affordable(self) -> bool:
+        return self._num_points <= LARGEST_GRID
 
     def init_params(self, key: Key, data: GroupedData) -> MixedParams:
         weights = self.trunk.init_weights(key)

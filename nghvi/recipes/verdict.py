@@ -60,6 +60,7 @@ class Cause(enum.StrEnum):
     STOPPING_RULE = "stopping_rule"
     EFFECTS = "effects"
     INTEGRALS = "integrals"
+    UNAFFORDABLE = "unaffordable"
     NOISE = "noise"
     RISING = "rising"
     USER = "user"
@@ -314,6 +315,13 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
     (Status.NOT_CONVERGED, Cause.INTEGRALS): Outcome(
         lambda facts: "the integrals over the effects were not exact enough",
         ("Fit again: they are refined where needed.", SIMPLER),
+    ),
+    (Status.NOT_CONVERGED, Cause.UNAFFORDABLE): Outcome(
+        lambda facts: (
+            "the integrals over the effects are not exact enough with as many points as can be "
+            "afforded"
+        ),
+        ("Effects this large, or so many of them, are better drawn: latents='sample'.", SIMPLER),
     ),
     (Status.NOT_CONVERGED, Cause.NOISE): Outcome(
         _hidden,
