@@ -56,27 +56,25 @@ FAMILIES: dict[str, Callable[[], Variational]] = {
 
 
 class ResponseCase(NamedTuple):
-    """A response, a dispersion to try it at, and what is inside and outside its support."""
+    """A response, a dispersion to try it at, and columns that it accepts and refuses."""
 
     response: Response
     dispersion: Sequence[float]
-    support: Sequence[float] | None
-    """All values of a discrete response; None is the real line."""
     accepted: Sequence[Sequence[float]]
     rejected: Sequence[Sequence[float]]
 
 
 RESPONSES: dict[str, ResponseCase] = {
     "gaussian": ResponseCase(
-        Gaussian(), [0.7], None, [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
+        Gaussian(), [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
     ),
     # Eleven degrees of freedom: tails that the tests' integrals still reach.
     "student-t": ResponseCase(
-        StudentT(), [-0.3, 2.3], None, [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan]]
+        StudentT(), [-0.3, 2.3], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan]]
     ),
     **{
         response.name: ResponseCase(
-            response, [], [0.0, 1.0], [[0, 1, 1]], [[0, 1, 2], [0.0, 0.5], [1, 1], [0, 1, np.nan]]
+            response, [], [[0, 1, 1]], [[0, 1, 2], [0.0, 0.5], [1, 1], [0, 1, np.nan]]
         )
         for response in (Probit(), Logit())
     },

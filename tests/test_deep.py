@@ -172,7 +172,7 @@ def parameters(model, rows):
     ("response", "form"), [(Gaussian(), Panel), (Probit(), Rows), (StudentT(), CellRows)]
 )
 def test_collapsed_rows_give_identical_values_and_gradients(response, form):
-    rows = repeated_rows(binary=response.binary)
+    rows = repeated_rows(binary=response.classes)
     model = MixedModel(Perceptron(3, (4,)), response, Priors(), (0, 2))
     params = parameters(model, rows)
     small = prepare(model, rows)

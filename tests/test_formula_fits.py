@@ -85,7 +85,7 @@ def test_a_known_coefficient_is_a_parameter_held_there(name, reduced, panel):
     rng = np.random.default_rng(1)
     n, priors = len(panel), Priors()
     x = np.column_stack([np.ones(n), rng.normal(size=(n, 3))])
-    y = (panel["y"] > 0).to_numpy(float) if RESPONSES[name].binary else panel["y"].to_numpy()
+    y = (panel["y"] > 0).to_numpy(float) if RESPONSES[name].classes else panel["y"].to_numpy()
     rows = Rows.from_arrays(x, y, panel["g"].to_numpy(), panel["g"].nunique())
     larger = MixedModel(Identity(4), RESPONSES[name](), priors, (0, 2))
     smaller = dataclasses.replace(larger, known_coef=(0.0, 1.0))

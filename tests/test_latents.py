@@ -45,7 +45,7 @@ def cases(names, *values):
 
 @functools.cache
 def data_for(response):
-    y = (Y > 0).astype(float) if response.binary else Y
+    y = (Y > 0).astype(float) if response.classes else Y
     return Rows.from_arrays(X, y, CODES, SIZES.size)
 
 

@@ -52,7 +52,7 @@ def test_the_average_sampled_score_is_the_integrated_score(response, gibbs, movi
         return jax.lax.scan(step, start, keys)[1]
 
     keys = jax.random.split(jax.random.key(4), 10_000)
-    if response.binary:
+    if response.classes:
         exact = binary_facts(response, 2, FINE[2])[1]
     else:
         exact = jax.jit(lambda t, d: Integrated()(keys[0], t, (), model, d)[1])(theta, data)

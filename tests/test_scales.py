@@ -76,7 +76,7 @@ def test_the_unit_of_a_slope_does_not_grow_with_other_effects(intercept_sd):
     sums = LinearStatistics.from_rows(Rows.from_arrays(x, y, codes, 200), (0, 1))
     square = np.bincount(codes, x[:, 1] ** 2)
     expected = (2 / np.sum((square / 0.7**2) ** 2)) ** 0.25
-    np.testing.assert_allclose(scales.units(Gaussian(), sums)[1], expected, rtol=0.05)
+    np.testing.assert_allclose(scales.units(sums, None)[1], expected, rtol=0.05)
 
 
 def test_a_probits_unit_is_that_of_its_latent_variable():
@@ -84,7 +84,8 @@ def test_a_probits_unit_is_that_of_its_latent_variable():
     rows = Rows.from_arrays(x, (latent > 0) * 1.0, codes, 50)
     information = 20 * 2 / np.pi  # of a group whose y are as often 0 as 1
     expected = (2 / (50 * information**2)) ** 0.25
-    found = scales.units(Probit(), LinearStatistics.from_rows(rows, (0,)))
+    sums = LinearStatistics.from_rows(rows, (0,))
+    found = scales.units(sums, Probit().noise(0.5, float(sums.variance)))
     np.testing.assert_allclose(found, [expected], rtol=0.01)
 
 

@@ -1,12 +1,14 @@
-"""What a response distribution is: its support, density, mean and sampler given eta.
+"""What a response distribution is: all that is known about y, in one place.
 
-A response is written for vectors of observations and knows nothing about inference. ``eta`` is
-the linear predictor (fixed plus random part); ``dispersion`` the response's own unconstrained
-parameters, an array of shape (num_dispersion,).
+Its support and what is wrong with observations outside it; its link; its own parameters with
+their prior and start; density, distribution function, moments and sampler given eta. Nobody else
+asks what kind of response there is. A response is written for vectors of observations and knows
+nothing about inference. ``eta`` is the linear predictor (fixed plus random part); ``dispersion``
+the response's own unconstrained parameters, an array of shape (num_dispersion,).
 """
 
 import abc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -15,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from nghvi._core.errors import InputError
+from nghvi._core.support import Support, offenders
 from nghvi._typing import Key, Scalar
 
 
@@ -26,32 +29,76 @@ class Response(eqx.Module):
     """The distribution of one observation given its linear predictor."""
 
     name: ClassVar[str]
-    num_dispersion: ClassVar[int] = 0
-    dispersion_names: ClassVar[tuple[str, ...]] = ()
+    link: ClassVar[str] = "identity"
+    """How the mean depends on eta: "identity", "log", "logit" or "probit"."""
+    ratio: ClassVar[str | None] = None
+    """What the exponential of a coefficient is called, such as "odds ratio"; None: nothing."""
+    classes: ClassVar[bool] = False
+    """True if y names classes: the response of a classifier."""
     conjugate: ClassVar[bool] = False
     """True if Gaussian effects are conjugate to it, so that they integrate out exactly."""
-    binary: ClassVar[bool] = False
-    """True if y is 0 or 1, the response of a classifier."""
     log_concave: ClassVar[bool] = True
     """True if the second of :meth:`slopes` is the second derivative everywhere."""
-
     attenuation: ClassVar[float] = 0.0
     """a, if effects of variance v shrink coefficients by sqrt(1 + a v) on average over groups."""
+    remedy: ClassVar[str] = "choose another response, or correct these rows."
+    """What to do about observations outside the support."""
 
-    @abc.abstractmethod
-    def check(self, y: np.ndarray) -> None:
-        """Raise :class:`ResponseError` if y is outside the support."""
+    @property
+    def support(self) -> Support:
+        """The values that y can take."""
+        return Support()
+
+    @property
+    def dispersion_names(self) -> tuple[str, ...]:
+        """Names of its own parameters, unconstrained as they are."""
+        return ()
+
+    @property
+    def num_dispersion(self) -> int:
+        """How many parameters it has of its own."""
+        return len(self.dispersion_names)
+
+    @property
+    def typical_predictor(self) -> float:
+        """About where eta is: what the intercept starts at, and its prior must reach."""
+        return 0.0
+
+    def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
+        """The response as these observations need it: with as many classes as they have, say.
+
+        ``known``: the part of eta that is not estimated, such as an offset; ``intercept``: whether
+        the first coefficient is one.
+        """
+        return self
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        """Raise :class:`ResponseError` if y, the column of that name, is outside the support."""
+        outside = ~self.support.holds(y)
+        if outside.any():
+            raise ResponseError(
+                f"{column} holds {offenders(y, outside)}: the {self.name} response takes "
+                f"{self.support}; {self.remedy}"
+            )
 
     def typical(self, y: np.ndarray) -> np.ndarray | None:
         """y as standardisation should measure it; None where y is not to be standardised."""
         return None
 
-    @abc.abstractmethod
+    def noise(self, mean: float, variance: float) -> float | None:
+        """Variance of one observation as a measurement of eta, where y has these moments.
+
+        One over its Fisher information, roughly. None: it is measured within groups.
+        """
+        return None
+
     def log_prior(self, dispersion: Float[Array, " c"], priors: Any) -> Scalar:
         """Log prior of the dispersion, Jacobian included; 0 where there is none.
 
-        ``priors`` are the model's: a response holds no prior of its own.
+        ``priors`` are the model's, which hold those of a noise variance and of degrees of freedom;
+        a prior of another parameter is a field of the response.
         """
+        return jnp.zeros(())
 
     def log_volume(self, dispersion: Float[Array, " c"], priors: Any) -> Scalar:
         """The Jacobian in :meth:`log_prior`: without it, the density of what the prior is stated
@@ -69,9 +116,9 @@ class Response(eqx.Module):
         """The prior of each number that :meth:`reported` names, in words."""
         return {}
 
-    @abc.abstractmethod
     def start(self, variance: Scalar) -> Float[Array, " c"]:
         """A starting dispersion for responses of this variance."""
+        return jnp.zeros(self.num_dispersion)
 
     @abc.abstractmethod
     def log_prob(
@@ -131,6 +178,10 @@ class Response(eqx.Module):
         self, y: Array, location: Array, variance: Array, dispersion: Array
     ) -> Float[Array, "*n"]:
         """P(Y <= y) if eta ~ N(location, variance)."""
+
+    def below(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        """P(Y < y) if eta ~ N(location, variance)."""
+        return self.cdf(self.support.before(y), location, variance, dispersion)
 
     def reported(self, dispersion: Float[Array, "*s c"], scale: float) -> dict[str, Array]:
         """What people read of the dispersion, by name, if the unit of y is ``scale`` of theirs."""

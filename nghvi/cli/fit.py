@@ -202,7 +202,7 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
         "verbose": not chosen.quiet,
     }
     kept = {"checkpoint": chosen.checkpoint, "every": chosen.every}
-    kind = nghvi.MixedClassifier if RESPONSES[chosen.response].binary else nghvi.MixedRegressor
+    kind = nghvi.MixedClassifier if RESPONSES[chosen.response].classes else nghvi.MixedRegressor
     random = chosen.random or "auto"
     if table is None:
         rows = nghvi.GroupedDataset(chosen.data, workdir=chosen.out / rundir.ROWS)
@@ -236,7 +236,7 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
 
 
 def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) -> None:
-    if name not in table.columns or RESPONSES[chosen.response].binary:
+    if name not in table.columns or RESPONSES[chosen.response].classes:
         return
     if not pd.api.types.is_numeric_dtype(table[name]):
         raise UsageError(

@@ -125,7 +125,7 @@ def _predicted(chosen: argparse.Namespace, estimator: Any, rows: pd.DataFrame) -
 
 def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFrame:
     """Mean and interval of every row's response, or of the second class's probability."""
-    if hasattr(estimator, "classes_"):
+    if estimator.posterior_.model.response.support.two_valued:
         request = estimator._request(rows, "known", DRAWS, 0)
         drawn = predictor_draws(estimator.posterior_, request)
         lower, upper = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2], axis=0)

@@ -71,7 +71,7 @@ class MixedEstimator(Checks):
         activation: str = "relu",
         trunk: Any = None,
         random: str | list = "auto",
-        response: str = "auto",
+        response: Any = "auto",
         covariance: str = "auto",
         priors: Priors | None = None,
         rank: int | str = "auto",
@@ -145,7 +145,7 @@ class MixedEstimator(Checks):
             y,
             group=spec.group,
             num_inputs=num_fixed - spec.intercept,
-            binary=response.binary,
+            discrete=response.support.discrete,
         )
         if not deep:
             warn_about_design(x[:, :num_fixed], structure.features[:num_fixed], codes, random)
@@ -156,9 +156,12 @@ class MixedEstimator(Checks):
         if self.formula_ is not None:
             raw = read_columns(X, self.formula_.inputs)
             self._raw_quantiles, self._commonest = tables.typical_inputs(raw)
-        response.check(y if weight is None else y[weight > 0])
+        observed = np.full(len(y), True) if weight is None else weight > 0
+        response.check(y[observed], self._response_name())
+        known = x[:, num_fixed:] @ known_coef
+        response = response.suited(y[observed], known[observed], intercept=spec.intercept or deep)
         scaling = Scaling.none(x.shape[1])
-        measured = response.typical(y - x[:, num_fixed:] @ known_coef)
+        measured = response.typical(y - known)
         if self.standardize:
             scaling = choose_scaling(
                 x,
@@ -172,7 +175,9 @@ class MixedEstimator(Checks):
         scaled, response_scaled = scaling.apply(x), scaling.apply_response(y)
         self._rows = Fingerprint.of(scaled, response_scaled, codes, weight)
         if self.priors is None:
-            of_y = None if measured is None else moments(scaling.apply_response(measured), weight)
+            of_y = (response.typical_predictor, 1.0)
+            if measured is not None:
+                of_y = moments(scaling.apply_response(measured), weight)
             num_rows = len(y) if weight is None else weight.sum()
             structure = follow_data(structure, spec, *moments(scaled, weight), of_y, num_rows)
         rows = Rows.from_arrays(scaled, response_scaled, codes, max(len(self.groups_), 1), weight)
@@ -325,6 +330,19 @@ class MixedEstimator(Checks):
         check_is_fitted(self, "posterior_")
         check_level(level)
         return tables.summary_table(self.posterior_, level)
+
+    def ratios(self, level: float = tables.LEVEL) -> pd.DataFrame:
+        """Rate or odds ratios: the exponential of every coefficient; columns as in :meth:`summary`.
+
+        What the mean, or the odds, are multiplied by where an input is larger by 1.
+        """
+        check_is_fitted(self, "posterior_")
+        check_level(level)
+        response = self.posterior_.model.response
+        if response.ratio is None or self._spec.deep:
+            kind = "a network" if self._spec.deep else f"the {response.name} response"
+            raise DataError(f"coefficients of {kind} are no ratios; summary() has them.")
+        return tables.ratio_table(self.posterior_, level)
 
     def effects_covariance(self, level: float = tables.LEVEL) -> pd.DataFrame:
         """The covariance matrix of the effects, one row a pair; columns as in :meth:`summary`."""

@@ -99,7 +99,8 @@ class Checks(Predictions):
 
         Returns a row each, by position: ``observed`` (0 and 1 for classes), ``predicted`` mean and
         ``sd``, ``pit`` (the probability of a smaller response: uniform if predictions are
-        calibrated; drawn within its step for classes) and ``k_hat`` (nan for rows not of the fit).
+        calibrated; drawn within its step for classes and counts) and ``k_hat`` (nan for rows not of
+        the fit).
         """
         check_counts(draws=draws, most=most)
         X, y, _, kept = self._complete(X, y)
@@ -137,7 +138,7 @@ class Checks(Predictions):
     def _predicted_at(self, request: Request, values: np.ndarray) -> LeftOut:
         posterior = self.posterior_
         found = predict(posterior, request)
-        lower = pointwise.just_below(posterior.model.response, values)
+        lower = posterior.model.response.support.before(values)
         below, up_to = (cdf(posterior, request, each) for each in (lower, values))
         return LeftOut(found.mean, found.sd, below, up_to, np.full(len(values), np.nan))
 

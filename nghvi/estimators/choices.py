@@ -51,6 +51,7 @@ NOT_HERE = {
     "weights": "Rows that were observed several times are fit(..., counts=).",
     "sample_weight": "Rows that were observed several times are fit(..., counts=).",
     "offset": "An offset is a term of a formula: 'y ~ x + offset(z)'.",
+    "exposure": "An exposure is an offset: 'y ~ x + offset(log(time))' in a formula.",
 }
 
 
@@ -227,14 +228,18 @@ def choose_priors(priors: Any, covariance: str) -> Priors:
     return dataclasses.replace(priors, effects=effects)
 
 
-def choose_response(name: str, default: str, *, binary: bool, owner: str, other: str) -> Response:
-    """The response by name, if it is of the right kind."""
-    fitting = [known for known, kind in RESPONSES.items() if kind.binary == binary]
-    chosen = default if name == "auto" else name
-    if chosen not in fitting:
+def choose_response(
+    response: Any, default: str, *, classes: bool, owner: str, other: str
+) -> Response:
+    """The response by name, or an object, if it is of the right kind."""
+    if isinstance(response, Response) and response.classes == classes:
+        return response
+    fitting = [known for known, kind in RESPONSES.items() if kind.classes == classes]
+    chosen = default if isinstance(response, str) and response == "auto" else response
+    if not isinstance(chosen, str) or chosen not in fitting:
         raise DataError(
-            f"response={name!r}: {owner} knows {', '.join(map(repr, fitting))}; see {other} for "
-            "the others."
+            f"response={response!r}: {owner} knows {', '.join(map(repr, fitting))}, and objects "
+            f"such as nghvi.responses.{RESPONSES[default].__name__}(); see {other} for the others."
         )
     return RESPONSES[chosen]()
 

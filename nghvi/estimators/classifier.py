@@ -42,7 +42,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
         """
         kept = Kept.of(checkpoint, every)
         response = choose_response(
-            self.response, "probit", binary=True, owner="MixedClassifier", other="MixedRegressor"
+            self.response, "probit", classes=True, owner="MixedClassifier", other="MixedRegressor"
         )
         if isinstance(X, GroupedDataset):
             extra = counts if validation is None else validation

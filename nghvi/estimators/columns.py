@@ -125,18 +125,19 @@ def warn_about_origin(x: np.ndarray, names: tuple[str, ...], random: tuple[int, 
 
 
 def warn_about_meaning(
-    table: Table, y: np.ndarray, *, group: Any, num_inputs: int, binary: bool
+    table: Table, y: np.ndarray, *, group: Any, num_inputs: int, discrete: bool
 ) -> None:
     """Point at data that can be fitted but were hardly meant so.
 
-    ``num_inputs``: columns with a coefficient that is estimated.
+    ``num_inputs``: columns with a coefficient that is estimated; ``discrete``: whether the
+    response is of whole numbers or classes.
     """
     for name in _copies(table.values[:, :num_inputs], table.names, y):
         warn(
             f"column {name!r} is the response itself, up to a factor and a shift: if the target "
             "was left among the inputs, take it out."
         )
-    if not binary and np.isin(y, (0, 1)).all():
+    if not discrete and np.isin(y, (0, 1)).all():
         warn(
             "y holds 0 and 1 only and is taken for a measurement with Gaussian noise: for two "
             "classes use MixedClassifier, or response='logit' (or 'probit') with a formula."

@@ -7,7 +7,7 @@ from nghvi.estimators.classifier import MixedClassifier
 from nghvi.estimators.fit_checkpoints import EVERY
 from nghvi.estimators.regressor import MixedRegressor
 from nghvi.formula import parse
-from nghvi.responses import RESPONSES
+from nghvi.responses import RESPONSES, Response
 
 SAID_BY_FORMULA = ("group", "random", "fit_intercept", "covariance", "formula")
 """Settings that need not be shown beside a formula."""
@@ -16,7 +16,7 @@ SAID_BY_FORMULA = ("group", "random", "fit_intercept", "covariance", "formula")
 def mixed(
     formula: str,
     data: Any,
-    response: str = "gaussian",
+    response: Any = "gaussian",
     hidden: tuple[int, ...] | None = None,
     checkpoint: Any = None,
     every: float = EVERY,
@@ -31,15 +31,17 @@ def mixed(
     has no effects. ``(. | school)`` gives every column of the fixed part, or with ``hidden`` every
     feature of the network, an effect.
 
-    ``response``: "gaussian", "student-t", "probit" or "logit". ``settings``: those of
+    ``response``: one of ``nghvi.responses.RESPONSES`` by name, such as "gaussian", "student-t",
+    "probit" or "logit", or a response object, also one of your own. ``settings``: those of
     :class:`nghvi.MixedRegressor` that the formula does not say. ``checkpoint`` and ``every``: as in
     :meth:`nghvi.MixedRegressor.fit`. The fitted estimator reads raw
     data frames and codes them as the training data were.
     """
     parse(formula)  # what is wrong with it is said before anything else
-    if not isinstance(response, str) or response not in RESPONSES:
+    if not isinstance(response, Response) and response not in tuple(RESPONSES):
         raise DataError(f"response={response!r}: {suggest(str(response), RESPONSES)}.")
-    kind = MixedClassifier if RESPONSES[response].binary else MixedRegressor
+    chosen = response if isinstance(response, Response) else RESPONSES[response]
+    kind = MixedClassifier if chosen.classes else MixedRegressor
     hidden = () if hidden is None else hidden
     estimator = kind(formula=formula, response=response, hidden=hidden, **settings)
     return estimator.fit(data, checkpoint=checkpoint, every=every)

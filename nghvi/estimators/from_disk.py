@@ -36,19 +36,22 @@ def fit_dataset(
     _check(estimator, y, extra)
     estimator.formula_ = None
     estimator._spec = spec = Spec.of(estimator, None)
-    chosen = dataset.select(estimator.group, y, classes=response.binary)
+    chosen = dataset.select(estimator.group, y, classes=response.classes)
     structure = Structure.of(estimator, spec, chosen.inputs)
     number = estimator.batch_groups
     copy = dataset.copied(chosen, number if isinstance(number, int) else None, estimator._seed())
     estimator.groups_, estimator._inputs = copy.learnt.levels, chosen.inputs
     estimator.feature_names_in_ = np.array([spec.group, *chosen.inputs], dtype=object)
     estimator.n_features_in_ = len(estimator.feature_names_in_)
-    if response.binary:
+    if response.classes:
         estimator.classes_ = copy.learnt.classes
     sample = copy.piece(0)
     sample = sample[sample[:, -1] > 0]
     estimator.input_quantiles_ = tables.quantile_table(sample[:, :-2], chosen.inputs)
-    response.check(sample[:, -2])
+    response.check(sample[:, -2], y)
+    response = response.suited(
+        sample[:, -2], np.zeros(len(sample)), intercept=spec.intercept or spec.deep
+    )
     scaling = Scaling.none(len(chosen.inputs) + spec.intercept)
     measured = response.typical(sample[:, -2])
     if estimator.standardize:
@@ -62,7 +65,9 @@ def fit_dataset(
             spec,
             scaling.apply(mean[:-1]),
             variance[:-1] / scaling.scale**2,
-            None if measured is None else moments(scaling.apply_response(measured), None),
+            (response.typical_predictor, 1.0)
+            if measured is None
+            else moments(scaling.apply_response(measured), None),
             copy.learnt.num_rows,
         )
     rows = _streamed(copy, scaling, spec.intercept)

@@ -25,7 +25,7 @@ from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts, check_seed
 from nghvi.estimators.columns import add_intercept
 from nghvi.estimators.spec import Spec
-from nghvi.formula import Design, learn, response_given, variables
+from nghvi.formula import Design, learn, parse, response_given, variables
 from nghvi.models.mixed import prepare
 from nghvi.posterior import predictive
 from nghvi.posterior.mixed import MixedPosterior
@@ -184,6 +184,10 @@ class Predictions(BaseEstimator, abc.ABC):
         if len(response) == 1:
             raise DataError("X has one row (n_samples=1): a fit needs more.")
         return table, response
+
+    def _response_name(self) -> str:
+        """What messages call the response."""
+        return "y" if self.formula_ is None else parse(self.formula_.formula).response
 
     @abc.abstractmethod
     def _response_values(self, y: np.ndarray) -> np.ndarray:

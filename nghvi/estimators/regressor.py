@@ -118,7 +118,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         response = choose_response(
             self.response,
             "gaussian",
-            binary=False,
+            classes=False,
             owner="MixedRegressor",
             other="MixedClassifier",
         )
@@ -152,7 +152,11 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     def predict_interval(
         self, X: Any, level: float = 0.9, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper end of the central predictive interval of each row."""
+        """Lower and upper end of the central predictive interval of each row.
+
+        The ends are values that the response can take: whole numbers for counts, which hold at
+        least that probability.
+        """
         check_level(level)
         request = self._request(X, which, draws, seed)
         lower, upper = predictive.interval(self.posterior_, request, level)
@@ -164,6 +168,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     ) -> np.ndarray:
         """Predictive probability of a response up to y: uniform where predictions are calibrated.
 
+        Of counts the probability is drawn between those of a smaller and of no larger response.
         A central interval of level p holds y where the distance from 0.5 is below p / 2. For the
         rows of the fit :meth:`check_rows` has the probabilities without the row itself.
         """
@@ -174,7 +179,12 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
                 "pit: these are the rows of the fit, which the predictions have seen; "
                 "check_rows(X, y)['pit'] leaves each row out of its own."
             )
-        return predictive.cdf(self.posterior_, request, values)
+        up_to = predictive.cdf(self.posterior_, request, values)
+        support = self.posterior_.model.response.support
+        if not support.discrete:
+            return up_to
+        below = predictive.cdf(self.posterior_, request, support.before(values))
+        return below + np.random.default_rng(seed).random(len(values)) * (up_to - below)
 
     def _response_values(self, y: np.ndarray) -> np.ndarray:
         if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):

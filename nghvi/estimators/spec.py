@@ -176,18 +176,19 @@ def follow_data(
     spec: Spec,
     mean: np.ndarray,
     variance: np.ndarray,
-    of_y: tuple[float, float] | None,
+    of_y: tuple[float, float],
     num_rows: float,
 ) -> Structure:
     """With priors in units of the data, from means and variances on the fitted scale.
 
     A coefficient's unit is an sd of the response for an sd of its column, the intercept's
     reaches from zero to the response. All are 1 where everything was standardised.
-    ``of_y``: moments of the response, None where it has no unit of its own (classes). Where
+    ``of_y``: mean and variance of the response, or of its predictor where it is not
+    standardised: with the level of counts the prior of their intercept reaches it. Where
     rows hardly outnumber coefficients, noise near zero is not believed: the density has a
     spike there, at the coefficients that leave no error.
     """
-    y_mean, y_variance = of_y or (0.0, 1.0)
+    y_mean, y_variance = of_y
     y_unit = nonzero(np.sqrt(y_variance + (0 if spec.intercept or spec.deep else y_mean**2)))
     coef = np.full(len(structure.features), y_unit)
     if not spec.deep:

@@ -109,6 +109,14 @@ def summary_table(posterior: MixedPosterior, level: float) -> Summary:
     return _described(posterior, scalars, level).rename_axis("parameter")
 
 
+def ratio_table(posterior: MixedPosterior, level: float) -> Summary:
+    """The same of the exponential of every coefficient of a linear model."""
+    scalars = named_scalars(posterior, posterior.inference.pool.theta)
+    with np.errstate(over="ignore"):  # a coefficient in odd units may be large
+        ratios = {name: np.exp(scalars[name]) for name in posterior.names.features}
+    return _described(posterior, ratios, level).rename_axis(posterior.model.response.ratio)
+
+
 def covariance_table(posterior: MixedPosterior, level: float) -> Summary:
     """The same of every variance and covariance of the effects."""
     cov, effects = posterior.globals_at(posterior.inference.pool.theta)["effects_cov"], {}

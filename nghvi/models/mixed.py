@@ -95,11 +95,14 @@ class MixedModel(MarginalModel):
         """The same linear model with Omega in coordinates that suit the data."""
         if self.num_effects == 0 or not isinstance(self.trunk, Identity):
             return self
+        noise = None
         if isinstance(data, Rows):
+            mean = data.total(data.y) / data.num_rows
             data = LinearStatistics.from_rows(data, self.random)
+            noise = self.response.noise(float(mean), float(data.variance))
         if not isinstance(data, LinearStatistics):
             return self
-        return dataclasses.replace(self, effects_unit=scales.units(self.response, data))
+        return dataclasses.replace(self, effects_unit=scales.units(data, noise))
 
     def refined(self) -> "MixedModel":
         few = self.num_effects <= cubature.LARGEST_PRODUCT
@@ -147,7 +150,7 @@ class MixedModel(MarginalModel):
             dispersion = jnp.log(jnp.maximum(data.square_total / data.num_rows, floor))[None]
             unit = jnp.exp(dispersion[0]) / jnp.maximum(data.effects_square, 1e-300)
         else:
-            coef = jnp.zeros(q)
+            coef = jnp.zeros(q).at[0].set(self.response.typical_predictor)
             dispersion = self.response.start(data.variance)
             unit = jnp.ones(r)
         # What a network's climb finds with effects at rest (log_at_rest) needs little of them.

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from nghvi._core.response import Response
 from nghvi._linalg import small
 from nghvi._linalg.lowrank import pack_lower, unpack_log_cholesky, unpack_lower
 from nghvi._special import inverse_mills, log_ndtr
@@ -33,15 +32,14 @@ SLOPE = 0.25
 STEPS = 15
 
 
-def units(response: Response, data: LinearStatistics) -> Float[Array, " r"]:
-    """Sds that data begin to tell from zero, each effect's."""
+def units(data: LinearStatistics, noise: float | None) -> Float[Array, " r"]:
+    """Sds that data begin to tell from zero, each effect's.
+
+    ``noise``: the variance s^2 of a row, as far as the response knows it.
+    """
     gram = np.moveaxis(np.asarray(data.effects_gram), -1, 0)
     square = np.einsum("kjj->kj", gram)
-    if response.attenuation > 0:
-        # Of y given its latent normal or logistic variable, least where both classes are equal.
-        noise = (np.pi / 2 / response.attenuation) * 0.25 / float(data.variance)
-    else:
-        noise = _noise_within(data, gram)
+    noise = _noise_within(data, gram) if noise is None else noise
     information = np.sqrt(np.sum((square / noise) ** 2, axis=0))
     return jax.device_put(2**0.25 / np.sqrt(np.maximum(information, 1e-100)))
 

@@ -215,7 +215,7 @@ def _curves(estimator: Any, table: Any, ax: Axes | None) -> Axes:
             ax.plot(curve[variable], curve["mean"], color=GREY, lw=0.8, alpha=0.7)
     if few and len(labels) > 1:
         legend_above(ax, loc="upper left", ncols=2)
-    classes = getattr(estimator, "classes_", None)
-    ylabel = "expected response" if classes is None else f"probability of {classes[1]}"
+    two = estimator.posterior_.model.response.support.two_valued
+    ylabel = f"probability of {estimator.classes_[1]}" if two else "expected response"
     ax.set(xlabel=variable, ylabel=ylabel)
     return ax

@@ -29,20 +29,26 @@ def predictive_check(
 ) -> Axes:
     """Replicated data sets beside the observed one.
 
-    For numbers, densities of all responses; for classes, the share of the second class in every
-    group (in tenths of the rows by probability where there are no groups).
+    For numbers, densities of all responses; for counts and several classes, how often each value
+    occurs; for two classes, the share of the second one in every group (in tenths of the rows by
+    probability where there are no groups).
     """
     ax = axes_or_new(ax)
-    classes = getattr(estimator, "classes_", None)
-    if classes is None:
-        replicated = estimator.sample_predictive(X, draws, seed)
-        _densities(np.asarray(y, float), replicated, ax)
-    else:
-        replicated = estimator.sample_predictive(X, max(draws, 200), seed)
-        observed = (np.asarray(y) == classes[1]).astype(float)
+    support = estimator.posterior_.model.response.support
+    observed = estimator._response_values(np.asarray(y))
+    replicated = estimator.sample_predictive(
+        X, max(draws, 200) if support.discrete else draws, seed
+    )
+    if support.two_valued:
         kind = "groups" if len(estimator.groups_) else "tenths of the rows"
         _shares(observed, replicated, _cells(estimator, X, replicated), kind, ax)
-        ax.set_ylabel(f"share of {classes[1]}")
+        ax.set_ylabel(f"share of {estimator.classes_[1]}")
+    elif support.discrete:
+        _bars(observed, replicated, ax)
+        if hasattr(estimator, "classes_"):
+            ax.set_xticks(range(len(estimator.classes_)), map(str, estimator.classes_))
+    else:
+        _densities(observed, replicated, ax)
     ax.set_title("Predictive check")
     legend_above(ax, loc="upper right")
     return ax
@@ -66,6 +72,19 @@ def _densities(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
         ax.plot(middle[::2], density(each)[::2], color=GREY, lw=0.6, alpha=0.5, label=label)
     ax.plot(middle, density(y), color=BLUE, lw=2, label="observed")
     ax.set(xlabel="response", ylabel="density", yticks=[], ylim=(0, None))
+
+
+def _bars(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
+    """How often each whole number occurs, neighbours taken together where there are many."""
+    last = np.quantile(np.concatenate([y, replicated.ravel()]), 0.999)
+    width = max(1, int(np.ceil((last - y.min() + 1) / CELLS)))
+    edges = np.arange(y.min(), last + width + 1, width) - 0.5
+    counts = np.stack([np.histogram(each, edges)[0] for each in replicated])
+    low, high = np.quantile(counts, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], axis=0)
+    place = 0.5 * (edges[1:] + edges[:-1])
+    ax.bar(place, np.histogram(y, edges)[0], 0.8 * width, color=BLUE, alpha=0.45, label="observed")
+    ax.vlines(place, low, high, color=GREY, lw=3, label="90 % of replicates from the model")
+    ax.set(xlabel="response", ylabel="rows", ylim=(0, None))
 
 
 def _cells(estimator: Any, X: Any, replicated: np.ndarray) -> np.ndarray:
@@ -95,9 +114,9 @@ def _shares(y: np.ndarray, replicated: np.ndarray, cells: np.ndarray, kind: str,
 def calibration(estimator: Any, X: Any, y: Any, ax: Any = None, **settings: Any) -> np.ndarray:
     """Whether predicted probabilities come true; two panels.
 
-    For numbers: histogram of the probability integral transform, and the share of responses
-    inside intervals of every level. For classes: observed shares by predicted probability, and
-    how often probabilities were predicted. Settings as in ``check_rows``.
+    For numbers and counts: histogram of the probability integral transform, and the share of
+    responses inside intervals of every level. For two classes: observed shares by predicted
+    probability, and how often probabilities were predicted. Settings as in ``check_rows``.
     """
     return draw_calibration(estimator, estimator.check_rows(X, y, **settings), ax)
 
@@ -106,14 +125,14 @@ def draw_calibration(estimator: Any, checked: pd.DataFrame, ax: Any = None) -> n
     """The picture of :func:`calibration` from rows that are checked already."""
     axes = grid_or_new(ax, 2, 2)
     left, right = axes.ravel()[:2]
-    classes = getattr(estimator, "classes_", None)
-    if classes is None:
+    if not estimator.posterior_.model.response.support.two_valued:
         _pit_histogram(checked["pit"].to_numpy(), left)
         _coverage(checked["pit"].to_numpy(), right)
     else:
-        _reliability(checked, str(classes[1]), left)
+        second = estimator.classes_[1]
+        _reliability(checked, str(second), left)
         right.hist(checked["predicted"], np.linspace(0, 1, 21), color=BLUE, alpha=0.5)
-        right.set(xlabel=f"predicted probability of {classes[1]}", ylabel="rows")
+        right.set(xlabel=f"predicted probability of {second}", ylabel="rows")
         right.set_title("Predicted probabilities")
     return axes
 
@@ -173,7 +192,7 @@ def draw_residuals(estimator: Any, checked: pd.DataFrame, ax: Axes | None = None
     ax = axes_or_new(ax)
     left = checked["observed"] - checked["predicted"]
     ax.axhline(0, color=line_colour(), lw=0.8)
-    if hasattr(estimator, "classes_"):
+    if estimator.posterior_.model.response.support.two_valued:
         noise = checked["predicted"] * (1 - checked["predicted"])
         means, spread = (_binned(checked["predicted"], v) for v in (left, noise))
         half = 2 * np.sqrt(spread["value"] / means["size"])

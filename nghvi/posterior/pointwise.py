@@ -64,13 +64,8 @@ def log_likelihood(response: Response, key: Key, y: Array, eta: Array, dispersio
 def judged(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Given:
     """Density, moments and distribution function at y."""
     known = (eta, jnp.zeros_like(eta), dispersion)
-    ends = (response.cdf(each, *known) for each in (just_below(response, y), y))
+    ends = (of(y, *known) for of in (response.below, response.cdf))
     return Given(response.log_prob(y, eta, dispersion), *response.moments(*known), *ends)
-
-
-def just_below(response: Response, y: Any) -> Any:
-    """Where the distribution function is P(Y < y)."""
-    return y - 1 if response.binary else y
 
 
 def replicate(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Array:

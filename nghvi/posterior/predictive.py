@@ -138,8 +138,8 @@ def _below(
 
 @eqx.filter_jit
 def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l n"]:
-    """Quantiles of each row's mixture by bisection."""
-    response = inputs.model.response
+    """Quantiles of each row's mixture by bisection, on the support of the response."""
+    response, support = inputs.model.response, inputs.model.response.support
     location, variance, dispersion = jax.lax.map(
         lambda draw: _predictor(inputs, draw, effects), inputs.draws
     )
@@ -151,13 +151,23 @@ def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l 
         # Cantelli's inequality: no distribution has its quantile farther out.
         ends = first - sd * jnp.sqrt(1 / level - 1), last + sd * jnp.sqrt(level / (1 - level))
 
-        def halve(i: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            middle = 0.5 * (ends[0] + ends[1])
+        def pick(middle: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             each = jax.vmap(lambda *part: response.cdf(middle, *part))
             below = jnp.mean(each(location, variance, dispersion), axis=0) < level
             return jnp.where(below, middle, ends[0]), jnp.where(below, ends[1], middle)
 
-        low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
+        if support.discrete:  # the least value with that probability up to it
+            whole = jnp.floor(ends[0]) - 1, jnp.ceil(ends[1])
+            low, high = (jnp.clip(end, support.low - 1, support.high) for end in whole)
+            return jax.lax.while_loop(
+                lambda ends: jnp.any(ends[1] - ends[0] > 1),
+                lambda ends: pick(jnp.floor(0.5 * (ends[0] + ends[1])), ends),
+                (low, high),
+            )[1]
+        low, high = (jnp.clip(end, support.low, support.high) for end in ends)
+        low, high = jax.lax.fori_loop(
+            0, BISECTIONS, lambda _, ends: pick(0.5 * (ends[0] + ends[1]), ends), (low, high)
+        )
         return 0.5 * (low + high)
 
     return jax.lax.map(find, levels)

@@ -72,9 +72,9 @@ def fitted(subject: Subject) -> Html:
             ("Groups", f"{len(estimator.groups_):,} of {_group_name(estimator)}"),
             ("Coefficients that vary by group", _listed(list(effects))),
         ]
-    if hasattr(estimator, "classes_"):
-        first, second = estimator.classes_
-        pairs.append(("Classes", f"{first} (0) and {second} (1)"))
+    if posterior.model.response.classes:
+        named = [f"{label} ({code})" for code, label in enumerate(estimator.classes_)]
+        pairs.append(("Classes", " and ".join(named) if len(named) == 2 else ", ".join(named)))
     if not words.is_linear(estimator):
         pairs.append(("Network", f"{len(posterior.inference.q.centre):,} parameters"))
     formula = [] if estimator.formula is None else [_code(estimator.formula)]
@@ -104,7 +104,8 @@ def predictions(subject: Subject) -> Html:
             "rows of the fit, or with new ones, for predictive checks, calibration and residuals."
         )
         return section(title, paragraph(said))
-    draw, binary = subject.gallery.picture, hasattr(estimator, "classes_")
+    draw = subject.gallery.picture
+    binary = estimator.posterior_.model.response.support.two_valued
     X, y = subject.X, subject.y
     if len(checked) < len(y):
         X, y = resample(X, y, replace=False, n_samples=MOST_ROWS, random_state=0)
@@ -199,6 +200,7 @@ def page_sections(subject: Subject) -> Html:
     return join(found for part in parts if (found := part(subject)) is not None)
 
 
+RATIOS = ("q50", "q5", "q95")
 MOST_PARAMETERS, MOST_EFFECTS, MOST_INPUTS = 16, 4, 4
 
 
@@ -210,7 +212,8 @@ def parameters(subject: Subject) -> Html:
     content: list[object] = []
     if not estimator.converged_:
         content.append(paragraph("Provisional: the fit is not finished.", class_="flag"))
-    if hasattr(estimator, "classes_"):
+    response = estimator.posterior_.model.response
+    if response.link != "identity":
         content.append(paragraph(words.scale(estimator)))
     if words.is_linear(estimator):
         rows = [[n, *_numbers(summary.loc[n]), words.sign(summary.loc[n])] for n in features]
@@ -218,6 +221,11 @@ def parameters(subject: Subject) -> Html:
         content.append(
             table("Population coefficients, 90 % intervals", heads, rows, kind="reading")
         )
+        if response.ratio is not None:
+            ratios = estimator.ratios()
+            rows = [[n, *(words.number(ratios.loc[n, c]) for c in RATIOS)] for n in features]
+            said = f"{response.ratio.capitalize()}s: factors for 1 more of an input"
+            content.append(table(said, ["coefficient", "median", "5 %", "95 %"], rows))
     else:
         content.append(
             paragraph(

@@ -68,11 +68,15 @@ def sign(row: pd.Series) -> str:
 
 
 def scale(estimator: Any) -> str:
-    """What coefficients of a classification are measured on."""
-    name = estimator.posterior_.model.response.name
+    """What coefficients are measured on if that is not the scale of the response."""
+    response = estimator.posterior_.model.response
+    if response.support.two_valued:
+        effect = f"makes {estimator.classes_[1]} more probable"
+    else:
+        effect = "raises the expected response"
     return (
-        f"All numbers here are on the {name} scale: what raises the sum of the terms makes "
-        f"{estimator.classes_[1]} more probable."
+        f"All numbers here are on the {response.link} scale: what raises the sum of the terms "
+        f"{effect}."
     )
 
 
@@ -84,7 +88,7 @@ def share(value: float) -> str:
 def accuracy(estimator: Any, checked: pd.DataFrame) -> str:
     """How close predictions are to what was observed."""
     y, predicted = checked["observed"].to_numpy(), checked["predicted"].to_numpy()
-    if hasattr(estimator, "classes_"):
+    if estimator.posterior_.model.response.support.two_valued:
         right = 1 - scores.misclassification_rate(y, predicted)
         usual = max(y.mean(), 1 - y.mean())
         return (

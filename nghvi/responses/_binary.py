@@ -7,27 +7,28 @@ import numpy as np
 from jaxtyping import Array
 
 from nghvi._core.response import Response, ResponseError
-from nghvi._typing import Scalar
-from nghvi.priors import Priors
+from nghvi._core.support import Support
 
 
 class Binary(Response):
     """Bernoulli observations coded 0 and 1."""
 
-    binary: ClassVar[bool] = True
+    classes: ClassVar[bool] = True
 
-    def check(self, y: np.ndarray) -> None:
+    @property
+    def support(self) -> Support:
+        return Support(0, 1, discrete=True)
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
         values = np.unique(y)
         if not np.isin(values, [0, 1]).all():
             raise ResponseError(f"a binary response takes the values 0 and 1, not {values[:5]}.")
         if values.size == 1:
             raise ResponseError(f"the response has one class only ({values[0]:g}).")
 
-    def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
-        return jnp.zeros(())
-
-    def start(self, variance: Scalar) -> Array:
-        return jnp.zeros(0)
+    def noise(self, mean: float, variance: float) -> float:
+        # Of y given its latent normal or logistic variable, least where both classes are equal.
+        return (np.pi / 2 / self.attenuation) * 0.25 / variance
 
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
         probability = self.mean(location, dispersion)

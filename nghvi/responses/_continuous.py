@@ -8,7 +8,7 @@ from nghvi._core.response import Response, ResponseError
 class Continuous(Response):
     """Finite numbers that are not all the same."""
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: np.ndarray, column: str = "y") -> None:
         if not np.isfinite(y).all():
             raise ResponseError("a continuous response takes finite numbers only.")
         if np.ptp(y) == 0:

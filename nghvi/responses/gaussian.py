@@ -17,9 +17,11 @@ class Gaussian(Continuous):
     """Normal observations with one unknown noise variance."""
 
     name: ClassVar[str] = "gaussian"
-    num_dispersion: ClassVar[int] = 1
-    dispersion_names: ClassVar[tuple[str, ...]] = ("log_noise_var",)
     conjugate: ClassVar[bool] = True
+
+    @property
+    def dispersion_names(self) -> tuple[str, ...]:
+        return ("log_noise_var",)
 
     def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
         return priors.noise.log_density(dispersion)

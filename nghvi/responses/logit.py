@@ -17,6 +17,8 @@ class Logit(Binary):
     """Bernoulli observations coded 0 and 1 with the logit link."""
 
     name: ClassVar[str] = "logit"
+    link: ClassVar[str] = "logit"
+    ratio: ClassVar[str | None] = "odds ratio"
     attenuation: ClassVar[float] = (16 * 3**0.5 / (15 * np.pi)) ** 2
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:

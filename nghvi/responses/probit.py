@@ -17,6 +17,7 @@ class Probit(Binary):
     """Bernoulli observations coded 0 and 1 with the probit link."""
 
     name: ClassVar[str] = "probit"
+    link: ClassVar[str] = "probit"
     attenuation: ClassVar[float] = 1.0
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:

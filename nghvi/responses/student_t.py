@@ -57,9 +57,11 @@ class StudentT(Continuous):
     """Observations with outliers: noise of unknown scale and degrees of freedom."""
 
     name: ClassVar[str] = "student-t"
-    num_dispersion: ClassVar[int] = 2
-    dispersion_names: ClassVar[tuple[str, ...]] = ("log_core_var", "log_degrees")
     log_concave: ClassVar[bool] = False
+
+    @property
+    def dispersion_names(self) -> tuple[str, ...]:
+        return ("log_core_var", "log_degrees")
 
     def typical(self, y: np.ndarray) -> np.ndarray:
         # Outliers would set the unit, and the priors on that scale no longer fit the rest.

@@ -75,7 +75,7 @@ def run(cell: Row, options: Options) -> Row:
         minutes = a_step * PUBLISHED_STEPS.get(example, 3000) / 60
     groups = len(first.groups_)
     # Of a binary response the hybrid methods draw a utility a row, too.
-    utilities = len(train.y) if model.response.binary else 0
+    utilities = len(train.y) if model.response.classes else 0
     return {
         "r": model.num_effects,
         "m": q.dim,
