@@ -3,6 +3,7 @@
 from nghvi._core.response import Response as Response
 from nghvi.responses.gaussian import Gaussian as Gaussian
 from nghvi.responses.logit import Logit as Logit
+from nghvi.responses.poisson import Poisson as Poisson
 from nghvi.responses.probit import Probit as Probit
 from nghvi.responses.student_t import StudentT as StudentT
 
@@ -11,4 +12,5 @@ RESPONSES: dict[str, type[Response]] = {
     "student-t": StudentT,
     "probit": Probit,
     "logit": Logit,
+    "poisson": Poisson,
 }

@@ -1,0 +1,39 @@
+"""y ~ Poisson(mu), log mu = eta: log p(y) = y eta - mu - log y!"""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaincc, gammaln
+from jaxtyping import Array
+
+from nghvi._typing import Key
+from nghvi.responses._log_link import Counts
+
+
+class Poisson(Counts):
+    """Numbers of events, with a variance that is their mean."""
+
+    name: ClassVar[str] = "poisson"
+
+    def noise(self, mean: float, variance: float) -> float:
+        return 1 / mean
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        return y * eta - self.mean(eta, dispersion) - gammaln(y + 1)
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        mean = self.mean(eta, dispersion)
+        return y - mean, -mean
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        return jax.random.poisson(key, self.mean(eta, dispersion)).astype(eta.dtype)
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        mean = self.mean(location, dispersion)
+        return mean, mean
+
+    def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        mean = self.mean(location, dispersion)
+        up_to = gammaincc(jnp.maximum(jnp.floor(y), 0.0) + 1, mean)
+        return jnp.where(y < 0, 0.0, up_to)
