@@ -26,11 +26,11 @@ from nghvi._core.loop import fit
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta
 from nghvi._core.score import Integrated
 from nghvi.data import LinearStatistics
+from nghvi.methods import PUBLISHED
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
 from nghvi.paper.studies import facts
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
-from nghvi.recipes.published import published_rule
 from nghvi.responses import Gaussian
 from nghvi.variational import FactorGaussian
 
@@ -104,7 +104,7 @@ def mixed_problem(groups: int, num_effects: int) -> tuple[LatentModel, object]:
 
 def seconds_per_step(model: LatentModel, data: object) -> dict[str, float]:
     """Best and median of several runs of the library's own loop, after compilation."""
-    rule = published_rule("ng-hvi")
+    rule = PUBLISHED["ng-hvi"]
     algorithm = HybridVI(IndependentDraws(1), Integrated(), rule.direction, rule.step_rule)
     key = jax.random.key(0)
     start = initial_theta(key, model, data)

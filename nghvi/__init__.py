@@ -8,6 +8,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 from nghvi import interpret as interpret
+from nghvi import methods as methods
 from nghvi import priors as priors
 from nghvi import scores as scores
 from nghvi import storage as storage

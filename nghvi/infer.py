@@ -22,11 +22,11 @@ from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unravell
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
 from nghvi.data.streamed import StreamedRows
+from nghvi.methods import Method
 from nghvi.models.batched import in_batches
 from nghvi.models.sharded import Sharded, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
 from nghvi.recipes.plan import METHODS as METHODS
-from nghvi.recipes.plan import PUBLISHED as PUBLISHED
 from nghvi.recipes.plan import Plan
 from nghvi.recipes.run import Position, Progress, Run, run
 from nghvi.recipes.start import value_and_score
@@ -99,7 +99,7 @@ def infer(
     *,
     seed: int = 0,
     rank: int | str = "auto",
-    method: str = "auto",
+    method: Method = "auto",
     steps: int | None = None,
     n_starts: int | str = "auto",
     latents: str = "auto",
@@ -117,8 +117,8 @@ def infer(
     """Approximate the posterior of ``model`` given ``data``.
 
     ``rank``: number of factors of the covariance, ``"full"``, or ``"auto"`` (full up to 300
-    parameters). ``method``: ``"auto"``, or a published rule (``"ng-hvi"``, ``"ng-hvi-printed"``,
-    ``"sg-hvi"``) run for ``steps`` steps from ``start`` with sds of ``start_scale``.
+    parameters). ``method``: ``"auto"``, or a rule of :mod:`nghvi.methods` or its name, run for
+    ``steps`` steps from ``start`` with sds of ``start_scale``.
     ``n_starts``: random starts of a network, of which the best goes on. ``latents``:
     ``"integrate"``, ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
     ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from nghvi import MarginalModel
-from nghvi._core.direction import NaturalGradient, OrdinaryGradient
+from nghvi._core.direction import NaturalGradient
 from nghvi._core.draws import IndependentDraws, OrthogonalDraws
 from nghvi._core.hybrid import HybridVI
 from nghvi._core.loop import _run_chunk, fit
 from nghvi._core.score import Integrated, Sampled
-from nghvi._core.step_rules import adadelta_rule, coded_rule, printed_rule, robbins_monro
+from nghvi._core.step_rules import robbins_monro
+from nghvi.methods import PUBLISHED
 from nghvi.recipes.run import UNJUDGED, Recipe, Stage, carry_on, run
 from nghvi.recipes.smooth import smooth_recipe
 from nghvi.recipes.verdict import Cause, Status, Verdict
@@ -43,12 +44,16 @@ class NormalMean(MarginalModel):
         return -0.25 * jnp.sum((data - params) ** 2) - 0.5 * jnp.sum(params**2) / 4
 
 
+def rule_of(name):
+    return PUBLISHED[name].direction, PUBLISHED[name].step_rule
+
+
 DATA = jnp.array([1.0, -2.0, 0.5, 3.0])
 START = FactorGaussian.start(jnp.zeros(4), jnp.ones(4), 2, signed_scale=True)
 ALGORITHMS = {
-    "coded": HybridVI(IndependentDraws(), Sampled(), NaturalGradient(10.0, "paper"), coded_rule()),
-    "printed": HybridVI(IndependentDraws(), Sampled(), NaturalGradient(), printed_rule()),
-    "ordinary": HybridVI(IndependentDraws(2), Integrated(), OrdinaryGradient(), adadelta_rule()),
+    "ng-hvi": HybridVI(IndependentDraws(), Sampled(), *rule_of("ng-hvi")),
+    "ng-hvi-printed": HybridVI(IndependentDraws(), Sampled(), *rule_of("ng-hvi-printed")),
+    "sg-hvi": HybridVI(IndependentDraws(2), Integrated(), *rule_of("sg-hvi")),
 }
 
 
@@ -70,7 +75,7 @@ def test_chunk_length_changes_no_bit(name, key):
 
 @pytest.mark.parametrize("cut", [5, 10, 20])
 def test_resuming_after_any_chunk_changes_no_bit(cut, key):
-    algorithm = ALGORITHMS["coded"]
+    algorithm = ALGORITHMS["ng-hvi"]
     settings = {"num_steps": 23, "chunk": 5, "average_last": 7}
     whole = fit(key, algorithm, NormalMean(), DATA, START, **settings)
     part = fit(
@@ -85,7 +90,7 @@ def test_resuming_after_any_chunk_changes_no_bit(cut, key):
 
 
 def test_one_program_serves_every_chunk_and_seed():
-    algorithm = ALGORITHMS["printed"]
+    algorithm = ALGORITHMS["ng-hvi-printed"]
     traced = []
 
     class Counting(NormalMean):
@@ -102,7 +107,7 @@ def test_one_program_serves_every_chunk_and_seed():
 
 
 def test_average_is_the_mean_of_the_last_iterates(key):
-    algorithm = ALGORITHMS["ordinary"]
+    algorithm = ALGORITHMS["sg-hvi"]
     kept = []
     for steps in (8, 9, 10):
         kept.append(fit(key, algorithm, NormalMean(), DATA, START, num_steps=steps, chunk=10).q)
@@ -198,7 +203,7 @@ def judged_by_steps(enough):
 @pytest.mark.parametrize(("enough", "taken"), [(1, 10), (11, 20), (40, 40), (99, 40)])
 def test_encores_are_run_while_the_judge_is_not_content(enough, taken, key):
     judge, asked = judged_by_steps(enough)
-    first = Stage("first", lambda *_: START, ALGORITHMS["ordinary"], 10, 5)
+    first = Stage("first", lambda *_: START, ALGORITHMS["sg-hvi"], 10, 5)
     stages = [first, first._replace(num_steps=20, encore=True, continues=True)]
     again = first._replace(begin=carry_on, name="again", encore=True)
     stages += [again, again._replace(num_steps=20, encore=False, continues=True)]
@@ -210,7 +215,7 @@ def test_encores_are_run_while_the_judge_is_not_content(enough, taken, key):
 
 def test_a_result_that_is_not_worth_judging_gets_no_encore(key):
     judge, asked = judged_by_steps(99)
-    first = Stage("first", lambda *_: START, ALGORITHMS["ordinary"], 10, 5)
+    first = Stage("first", lambda *_: START, ALGORITHMS["sg-hvi"], 10, 5)
     stages = (first, first._replace(begin=carry_on, encore=True))
     recipe = Recipe("own", stages, judge)
     done = run(recipe, key, NormalMean(), DATA, worth_judging=lambda q: False)
@@ -219,7 +224,7 @@ def test_a_result_that_is_not_worth_judging_gets_no_encore(key):
 
 def test_a_stage_in_two_takes_the_same_steps_as_in_one(key):
     """And the result is the average over the last window of its own."""
-    algorithm, judge = ALGORITHMS["coded"], judged_by_steps(1)[0]
+    algorithm, judge = ALGORITHMS["ng-hvi"], judged_by_steps(1)[0]
     whole = Stage("whole", lambda *_: START, algorithm, 20, 7, 4)
     halves = (whole._replace(num_steps=13), whole._replace(continues=True))
     results = [

@@ -257,7 +257,7 @@ def test_exact_fisher_product_is_the_hessian_of_the_divergence(name):
 @factor_families
 def test_paper_fisher_product_is_the_printed_formula_on_the_free_entries(name):
     printed = fisher_as_printed(member(name))
-    np.testing.assert_allclose(fisher_by_products(name, "paper"), printed, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(fisher_by_products(name, "printed"), printed, rtol=1e-9, atol=1e-11)
 
 
 @factor_families
@@ -269,7 +269,7 @@ def test_paper_fisher_exceeds_the_exact_one_by_a_positive_semidefinite_matrix(na
 
 
 @pytest.mark.parametrize("damping", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("fisher", ["exact", "paper"])
+@pytest.mark.parametrize("fisher", ["exact", "printed"])
 @factor_families
 def test_natural_gradient_of_a_factor_family_solves_the_dense_damped_system(name, fisher, damping):
     q = member(name)
@@ -330,7 +330,7 @@ def intermediate_sizes(jaxpr):
                 yield from intermediate_sizes(inner)
 
 
-@pytest.mark.parametrize("fisher", ["exact", "paper"])
+@pytest.mark.parametrize("fisher", ["exact", "printed"])
 def test_natural_gradient_of_a_factor_family_makes_no_array_of_order_m_squared(fisher):
     m, p = 400, 3
     q = factor_gaussian(p, m)

@@ -65,37 +65,29 @@ def normalise() -> optax.GradientTransformation:
     return optax.stateless(lambda direction, params: scale(direction))
 
 
-def _ema(decay: float) -> optax.GradientTransformation:
-    return optax.ema(decay, debias=False)
-
-
 @functools.lru_cache
-def printed_rule(
-    momentum: float = 0.6, decay: float = 0.95, eps: float = 1e-6
+def published_rule(
+    momentum: float,
+    learning_rate: float | None,
+    decay: float,
+    epsilon: float,
+    longest: float | str | None = None,
 ) -> optax.GradientTransformation:
-    """Algorithm 1 as printed: normalise, momentum, ADADELTA."""
-    return optax.chain(
-        normalise(), _ema(momentum), optax.scale_by_adadelta(decay, eps), optax.scale(-1.0)
-    )
+    """Bound the direction, average it, and go as far as ADADELTA or a learning rate says.
 
-
-@functools.lru_cache
-def coded_rule(
-    momentum: float = 0.6, decay: float = 0.95, eps: float = 1e-6, longest: float = 50.0
-) -> optax.GradientTransformation:
-    """Algorithm 1 as coded: clip the norm at 50, momentum, ADADELTA."""
-    return optax.chain(
-        optax.clip_by_global_norm(longest),
-        _ema(momentum),
-        optax.scale_by_adadelta(decay, eps),
-        optax.scale(-1.0),
-    )
-
-
-@functools.lru_cache
-def adadelta_rule(decay: float = 0.95, eps: float = 1e-6) -> optax.GradientTransformation:
-    """The ordinary gradient variant: ADADELTA on the raw gradient."""
-    return optax.chain(optax.scale_by_adadelta(decay, eps), optax.scale(-1.0))
+    ``longest``: what a longer direction is cut to; ``"normalise"`` brings all to length 1; None
+    leaves them.
+    """
+    if isinstance(longest, str):
+        bound = [normalise()]
+    else:
+        bound = [] if longest is None else [optax.clip_by_global_norm(longest)]
+    average = [optax.ema(momentum, debias=False)] if momentum else []
+    if learning_rate is None:
+        length = [optax.scale_by_adadelta(decay, epsilon), optax.scale(-1.0)]
+    else:
+        length = [optax.scale(-learning_rate)]
+    return optax.chain(*bound, *average, *length)
 
 
 class Adam(eqx.Module):

@@ -43,7 +43,8 @@ from nghvi.estimators.columns import (
 from nghvi.estimators.fit_checkpoints import Kept, with_checkpoints
 from nghvi.estimators.progress import FitProgress
 from nghvi.estimators.spec import Structure, follow_data
-from nghvi.infer import PUBLISHED, Inference, infer
+from nghvi.infer import Inference, infer
+from nghvi.methods import Method, published
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
@@ -78,7 +79,7 @@ class MixedEstimator(Checks):
         fit_intercept: bool = True,
         standardize: bool = True,
         missing: str = "error",
-        method: str = "auto",
+        method: Method = "auto",
         steps: int | None = None,
         n_starts: int | str = "auto",
         latents: str = "auto",
@@ -185,11 +186,11 @@ class MixedEstimator(Checks):
             raise DataError("counts need method='auto': other methods go row by row.")
         sums_suffice = response.conjugate and not deep
         self._batch_groups = choose_batch_groups(self.batch_groups, rows, self.method, sums_suffice)
-        published = self.method in PUBLISHED
+        by_rule = published(self.method) is not None
         # Gibbs draws every observation's own number; its many cheap steps suit a network's.
-        sweeps = PUBLISHED_SWEEPS if published else DEEP_SWEEPS
+        sweeps = PUBLISHED_SWEEPS if by_rule else DEEP_SWEEPS
         own_network = deep and self.method == "auto" and self._batch_groups is None
-        gibbs = not response.conjugate and counts is None and (published or own_network)
+        gibbs = not response.conjugate and counts is None and (by_rule or own_network)
         model = structure.model(response, sweeps if gibbs else None)
         by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling)

@@ -18,6 +18,7 @@ from nghvi.data.panel import WORTHWHILE, distinct_rows
 from nghvi.data.working_copy import ROWS_A_PIECE
 from nghvi.estimators.columns import centred_columns
 from nghvi.infer import METHODS
+from nghvi.methods import Method, published
 from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk, as_trunk
 from nghvi.paper.methods import BASELINES, STOPPED_BY_VALIDATION
 from nghvi.posterior.scaling import Scaling
@@ -144,25 +145,28 @@ def check_number_of_parameters(structure: Any, inputs: int, hidden: Any) -> None
 def check_method(method: Any) -> None:
     """A method of ours or another one."""
     known = (*METHODS, *BASELINES)
-    if method not in known:
-        raise DataError(f"method={method!r}: choose one of {', '.join(map(repr, known))}.")
+    if published(method) is None and method not in known:
+        raise DataError(
+            f"method={method!r}: choose one of {', '.join(map(repr, known))}, or an object of "
+            "nghvi.methods."
+        )
 
 
-def check_runs(method: str, **asked: Any) -> None:
+def check_runs(method: Method, **asked: Any) -> None:
     """Devices and checkpoints are for the methods that run in steps of ours."""
     for name, value in asked.items():
         if value is not None and method in BASELINES:
             raise DataError(f"{name} with method={method!r}: only methods of NG-HVI have that.")
 
 
-def check_stops(method: str) -> None:
+def check_stops(method: Method) -> None:
     """A method that watches held-out rows."""
     if method not in STOPPED_BY_VALIDATION:
         known = ", ".join(map(repr, STOPPED_BY_VALIDATION))
         raise DataError(f"validation with method={method!r}: only {known} stop by held-out rows.")
 
 
-def check_known_coef(known_coef: tuple[float, ...], method: str, deep: bool) -> None:
+def check_known_coef(known_coef: tuple[float, ...], method: Method, deep: bool) -> None:
     """Offsets and columns with effects only need a linear model and a method of ours."""
     if not known_coef:
         return
@@ -244,7 +248,7 @@ def choose_response(
     return RESPONSES[chosen]()
 
 
-def choose_batch_groups(setting: Any, rows: Rows, method: str, sums_suffice: bool) -> int | None:
+def choose_batch_groups(setting: Any, rows: Rows, method: Method, sums_suffice: bool) -> int | None:
     """Groups at a step; None for all of them, as where sums over rows are taken once for all."""
     if setting is None or (method != "auto" and setting == "auto"):
         return None

@@ -57,8 +57,9 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         "error" refuses missing cells with their places; "drop" leaves out rows with missing cells
         in the columns that are used, and says how many. Predictions need complete rows.
     method
-        "auto"; a published rule: "ng-hvi", "ng-hvi-printed", "sg-hvi"; or another method for
-        the same model: "davi", "davi-published", "nagvac", "nagvac-published", "least-squares"
+        "auto"; a rule of the paper by name ("ng-hvi", "ng-hvi-printed", "ng-hvi-exact", "sg-hvi")
+        or as an object of :mod:`nghvi.methods`, whose constants can be changed; or another method
+        for the same model: "davi", "davi-published", "nagvac", "nagvac-published", "least-squares"
         (no groups).
     steps
         Number of steps of a network or of another method; None is automatic.

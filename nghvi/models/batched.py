@@ -14,7 +14,7 @@ def in_batches(
     batch_groups: int | None,
     *,
     seed: int,
-    method: str,
+    method: object,
     rank: int | str,
     devices: int | str | None,
 ) -> tuple[Subsampled, Batches]:

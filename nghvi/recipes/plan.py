@@ -9,12 +9,12 @@ from nghvi._core.model import LatentModel, MarginalModel, initial_theta, paramet
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
+from nghvi.methods import PUBLISHED, Method, published
 from nghvi.recipes.deep import RANK, deep_recipe
 from nghvi.recipes.published import published_recipe
 from nghvi.recipes.run import Recipe
 from nghvi.recipes.smooth import smooth_recipe
 
-PUBLISHED = ("ng-hvi", "ng-hvi-printed", "sg-hvi")
 METHODS = ("auto", *PUBLISHED)
 LARGEST_FULL = 300
 """Parameters up to which a smooth posterior gets a full covariance."""
@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     """What the caller asked for."""
 
     rank: int | str
-    method: str
+    method: Method
     steps: int | None
     n_starts: int | str
     latents: str
@@ -40,9 +40,12 @@ class Plan(NamedTuple):
 
     def recipe(self, key: Key, model: LatentModel, data: Data) -> Recipe:
         """The recipe for this model."""
-        rank, method = self.rank, self.method
-        if method not in METHODS:
-            raise InputError(f"method={method!r}: choose one of {', '.join(map(repr, METHODS))}.")
+        rank, method = self.rank, published(self.method)
+        if method is None and self.method != "auto":
+            known = ", ".join(map(repr, METHODS))
+            raise InputError(
+                f"method={self.method!r}: choose one of {known}, or an object of nghvi.methods."
+            )
         if isinstance(rank, bool) or not (
             (isinstance(rank, int) and rank >= 0) or rank in ("auto", "full")
         ):
@@ -52,17 +55,17 @@ class Plan(NamedTuple):
             model.marginal_is_exact or self.latents == "integrate"
         )
         score: Score = Integrated() if exact and self.latents != "sample" else Sampled()
-        if method != "auto":
+        if method is not None:
             theta = initial_theta(key, model, data) if self.start is None else self.start
-            published = Integrated() if self.latents == "integrate" else Sampled(moving=False)
+            drawn = Integrated() if self.latents == "integrate" else Sampled(moving=False)
             rank = RANK if number is None else number
             return published_recipe(
                 method,
                 theta,
                 rank,
-                self.steps or 3000,
+                self.steps or method.steps,
                 scale=self.start_scale,
-                score=published,
+                score=drawn,
                 integrable=exact and cast(MarginalModel, model).integration_is_cheap,
             )
         dim = parameter_dimension(model, data)

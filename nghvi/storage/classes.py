@@ -19,7 +19,7 @@ from nghvi._core.hybrid import Info, State
 from nghvi._core.loop import Fit
 from nghvi._core.step_rules import ScaleState
 from nghvi._core.variational import RemainingError
-from nghvi._linalg.damped_cg import SolveInfo
+from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.cells import CellRows
 from nghvi.data.fingerprint import Fingerprint
@@ -27,6 +27,7 @@ from nghvi.data.streamed import StreamedRows
 from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt
 from nghvi.infer import Inference
+from nghvi.methods import NaturalGradient, OrdinaryGradient
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron
 from nghvi.posterior.mixed import MixedPosterior, Named
@@ -167,6 +168,7 @@ for _class in (
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState),
     # Where an interrupted run's optimiser is; if optax changes them, such a run must be begun anew.
     *(optax.ScaleByAdamState, optax.ScaleByAdaDeltaState, optax.EmaState, optax.EmptyState),
+    *(NaturalGradient, OrdinaryGradient, SolveOptions),
     *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand, Gamma),
     *RESPONSES.values(),
     *FAMILIES.values(),

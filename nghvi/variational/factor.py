@@ -39,7 +39,7 @@ from nghvi._linalg.lowrank import (
 )
 from nghvi._typing import Scalar
 
-FISHER = ("exact", "paper")
+FISHER = ("exact", "printed")
 
 
 class FactorGaussian(Variational):
@@ -169,7 +169,7 @@ class FactorGaussian(Variational):
         inner = w @ (w.T @ beside)
         direct = s[:, None] * beside[:, : 2 * self.rank]
         image, of_scale = jnp.split(direct - inner[:, : 2 * self.rank], 2, axis=1)
-        turned = image @ a if fisher == "paper" else c @ (tangent.T @ c)
+        turned = image @ a if fisher == "printed" else c @ (tangent.T @ c)
         loadings = image @ a + turned + 2 * of_scale
         hadamard = s**2 * v + jnp.sum(
             (inner[:, 2 * self.rank :] - 2 * s[:, None] * v[:, None] * w) * w, axis=1
@@ -180,7 +180,7 @@ class FactorGaussian(Variational):
     def _fisher_diagonal(self, precision: FactorPrecision, fisher: str) -> tuple[Array, Array]:
         p_diagonal = precision.diagonal()
         outer = p_diagonal[:, None] * jnp.diagonal(precision.gram)
-        loadings = 2 * outer if fisher == "paper" else outer + precision.projected**2
+        loadings = 2 * outer if fisher == "printed" else outer + precision.projected**2
         return pack_lower(loadings), 2 * self.scale**2 * p_diagonal**2
 
 

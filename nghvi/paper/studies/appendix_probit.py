@@ -16,6 +16,7 @@ from nghvi._core.loop import fit
 from nghvi._core.model import unraveller
 from nghvi._core.score import Sampled
 from nghvi._special import inverse_mills
+from nghvi.methods import PUBLISHED
 from nghvi.models.mixed import MixedModel
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
@@ -27,7 +28,6 @@ from nghvi.paper.studies.problems import probit as simulate
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
 from nghvi.priors import InverseGamma, Priors
-from nghvi.recipes.published import published_rule
 from nghvi.responses import Probit
 from nghvi.variational import FactorGaussian
 
@@ -57,7 +57,7 @@ def run(cell: Row, options: Options) -> Row:
         both = (drawn.coef[0], cast(jax.Array, drawn.effects)[0])
         expected = jax.lax.map(lambda draw: given(*draw), both)
         return {"rmse": rmse(jnp.mean(expected, axis=0))}
-    rule = published_rule(cell["method"])
+    rule = PUBLISHED[cell["method"]]
     algorithm = HybridVI(IndependentDraws(1), Sampled(moving=False), rule.direction, rule.step_rule)
     start = published_start(model, rows, cell["seed"]).theta
     q = FactorGaussian.start(start, jnp.ones_like(start), 3, signed_scale=True)

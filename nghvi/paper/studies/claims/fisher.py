@@ -77,7 +77,7 @@ class State:
 def _solve(
     q: FactorGaussian, gradient: FactorGaussian, options: SolveOptions
 ) -> tuple[FactorGaussian, SolveInfo]:
-    return q.natural_gradient(gradient, DAMPING, "paper", options)
+    return q.natural_gradient(gradient, DAMPING, "printed", options)
 
 
 def second_block(x: FactorGaussian) -> np.ndarray:

@@ -1,0 +1,140 @@
+"""The paper's algorithms as objects: what a rule does is what its fields say.
+
+A factor Gaussian, started at scale 1 with loadings 0.01, is moved for a fixed number of steps, one
+draw of theta and of z per step, and the average of the last 100 iterates is returned.
+``method="ng-hvi"`` and its like name the objects in :data:`PUBLISHED`; another constant is another
+object::
+
+    from nghvi.methods import NaturalGradient
+
+    MixedRegressor("firm", method=NaturalGradient(damping=1.0, steps=5000))
+"""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import optax
+
+from nghvi._core import direction
+from nghvi._core.direction import Direction
+from nghvi._core.errors import InputError
+from nghvi._core.step_rules import published_rule
+from nghvi._linalg.damped_cg import SolveOptions
+from nghvi.variational.factor import FISHER
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientMethod(abc.ABC):
+    """What the rules share: how a direction becomes a step, and how many are taken.
+
+    ``momentum``: decay of the average over directions; 0 is none. ``learning_rate``: the length
+    that multiplies a direction; None lets ADADELTA choose it, with its ``decay`` and ``epsilon``.
+    ``draws``: of theta per step.
+    """
+
+    name: ClassVar[str]
+    momentum: float = 0.0
+    learning_rate: float | None = None
+    decay: float = 0.95
+    epsilon: float = 1e-6
+    draws: int = 1
+    steps: int = 3000
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "steps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise _wrong(self, name, "give a whole number >= 1")
+        for name in ("momentum", "decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise _wrong(self, name, "give a number from 0 to below 1")
+        if self.learning_rate is not None and not self.learning_rate > 0:
+            raise _wrong(self, "learning_rate", "give a positive number, or None for ADADELTA")
+
+    @property
+    @abc.abstractmethod
+    def direction(self) -> Direction:
+        """Where a step goes."""
+
+    @property
+    def step_rule(self) -> optax.GradientTransformation:
+        """How far it goes."""
+        return published_rule(self.momentum, self.learning_rate, self.decay, self.epsilon)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrdinaryGradient(GradientMethod):
+    """SG-HVI: ADADELTA on the gradient itself."""
+
+    name: ClassVar[str] = "SG-HVI"
+
+    @property
+    def direction(self) -> Direction:
+        """The gradient."""
+        return direction.OrdinaryGradient()
+
+
+@dataclasses.dataclass(frozen=True)
+class NaturalGradient(GradientMethod):
+    """NG-HVI: along ``(F + damping diag F)^-1 g``.
+
+    ``fisher``: the factor Gaussian's Fisher matrix, ``"exact"`` or ``"printed"`` as in the paper,
+    whose block for loadings and scales is another. ``clip``: the longest direction; None brings
+    every one to length 1. ``solver``: of the conjugate gradients.
+    """
+
+    name: ClassVar[str] = "NG-HVI"
+    momentum: float = 0.6
+    damping: float = 10.0
+    fisher: str = "exact"
+    clip: float | None = 50.0
+    solver: SolveOptions = SolveOptions()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fisher not in FISHER:
+            raise _wrong(self, "fisher", f"choose one of {', '.join(map(repr, FISHER))}")
+        if not self.damping >= 0:
+            raise _wrong(self, "damping", "give a number >= 0")
+        if self.clip is not None and not self.clip > 0:
+            raise _wrong(self, "clip", "give a positive length, or None for length 1")
+
+    @property
+    def direction(self) -> Direction:
+        """The damped natural gradient."""
+        return direction.NaturalGradient(self.damping, self.fisher, self.solver)
+
+    @property
+    def step_rule(self) -> optax.GradientTransformation:
+        """How far it goes, once it is no longer than ``clip``."""
+        longest = "normalise" if self.clip is None else self.clip
+        return published_rule(
+            self.momentum, self.learning_rate, self.decay, self.epsilon, longest=longest
+        )
+
+
+PUBLISHED: dict[str, GradientMethod] = {
+    # As the authors' program does it: twenty plain conjugate gradient steps.
+    "ng-hvi": NaturalGradient(fisher="printed", solver=SolveOptions.published()),
+    # As Algorithm 1 of the paper prints it.
+    "ng-hvi-printed": NaturalGradient(fisher="printed", clip=None),
+    # The program's rule with the Fisher matrix as it should be, and its solution.
+    "ng-hvi-exact": NaturalGradient(),
+    "sg-hvi": OrdinaryGradient(),
+}
+
+
+Method = str | GradientMethod
+"""As settings hold it."""
+
+
+def published(method: Any) -> GradientMethod | None:
+    """The object that a method is, or that its name means; None of other methods."""
+    if isinstance(method, GradientMethod):
+        return method
+    return PUBLISHED.get(method) if isinstance(method, str) else None
+
+
+def _wrong(method: GradientMethod, name: str, remedy: str) -> InputError:
+    return InputError(f"{type(method).__name__}({name}={getattr(method, name)!r}): {remedy}.")
