@@ -43,7 +43,7 @@ WEAK = Priors(coef_sd=100.0, noise=InverseGamma(1e-3, 1e-3), effects=HuangWand(s
 
 
 def compare(directory: pathlib.Path, name: str, with_gibbs: bool) -> pd.DataFrame:
-    """One row a parameter of one reference fit."""
+    """One row per parameter of one reference fit."""
     reference = json.loads((directory / "reference_fits" / f"{name}.json").read_text())
     data = pd.read_csv(directory / "grouped" / f"{reference['dataset']}.csv")
     for column in data.columns.intersection(list(LEVELS)):

@@ -111,7 +111,7 @@ class Life:
             row |= {
                 "others": [p.returncode for p in others],
                 "seconds": time.monotonic() - killed,
-                "clear": all("cannot go on" in s or "not all of" in s for s in said),
+                "clear": all("cannot continue" in s or "not all of" in s for s in said),
                 "said": "" if said[0].count("nghvi") else said[0][-300:],
             }
         return row

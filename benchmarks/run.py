@@ -1,4 +1,4 @@
-"""Problems x methods: one process a cell, one row a cell, whatever happens in it."""
+"""Problems x methods: one process per cell, one row per cell, whatever happens in it."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def run(
     with_reference: bool = True,
     output: Path | None = None,
 ) -> Path:
-    """Run every cell, print a table a problem, write the rows; returns the file written."""
+    """Run every cell, print a table per problem, write the rows; returns the file written."""
     about = facts.about()
     settings = {
         "size": size,

@@ -1,7 +1,7 @@
-"""Time of a step, memory a row and bytes exchanged a step against the number of groups.
+"""Time of a step, memory per row and bytes exchanged per step against the number of groups.
 
 Groups of equal size, an intercept and a slope by group, rows kept as rows; effects integrated out,
-one draw of theta a step. Every size runs in a process of its own with the given number of
+one draw of theta per step. Every size runs in a process of its own with the given number of
 (forced) devices; bytes are read from the compiled program.
 
 Run: python -m benchmarks.scaling [--groups 1000 10000 100000 1000000] [--devices 2]
@@ -128,7 +128,7 @@ def main() -> int:
         return 0
     rows: list[dict] = []
     flags = f"--xla_force_host_platform_device_count={chosen.devices}"
-    print("    groups  seconds a step  bytes exchanged  bytes a row  peak GB")
+    print("    groups  seconds per step  bytes exchanged  bytes per row  peak GB")
     for groups in chosen.groups:
         command = [sys.executable, "-m", "benchmarks.scaling", "--one", "--groups", str(groups)]
         command += ["--devices", str(chosen.devices), "--seconds", str(chosen.seconds)]

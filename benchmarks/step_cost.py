@@ -71,7 +71,7 @@ def diagonal_problem(m: int) -> tuple[LatentModel, object]:
 def mixed_problem(groups: int, num_effects: int) -> tuple[LatentModel, object]:
     """A linear mixed model whose cross products are drawn instead of summed over rows.
 
-    Five rows a group, as if covariates and errors were standard normal: what a step costs does
+    Five rows per group, as if covariates and errors were standard normal: what a step costs does
     not depend on the numbers, and a million groups fit in memory.
     """
     rng, size, columns = np.random.default_rng(groups), 5, 6
@@ -124,7 +124,7 @@ def seconds_per_step(model: LatentModel, data: object) -> dict[str, float]:
     steps = 10 * int(np.clip(SECONDS_A_REPEAT / rough, 1, 200))
     chunk = 10
     if rough < 0.1:
-        # The loop's fixed cost a chunk, about a millisecond, would show: compile longer chunks.
+        # The loop's fixed cost per chunk, about a millisecond, would show: compile longer chunks.
         chunk = steps
         _, run = advance(steps, chunk)
     times = []
@@ -141,7 +141,7 @@ def sweep(name: str, sizes: Sequence[int], build: Any) -> dict[str, Any]:
     for size in sizes:
         model, data = build(size)
         point = {"size": size, **seconds_per_step(model, data)}
-        print(f"{name}  {size:>9,}  {1e3 * point['best']:9.4f} ms a step", flush=True)
+        print(f"{name}  {size:>9,}  {1e3 * point['best']:9.4f} ms per step", flush=True)
         points.append(point)
     best = [p["best"] for p in points]
     slopes = {"all sizes": slope(sizes, best)}
@@ -176,7 +176,7 @@ def plot(left: Sequence[dict], right: Sequence[dict], path: Path) -> None:
         axis.set_xlabel(title)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
-    axes[0].set_ylabel("milliseconds a step")
+    axes[0].set_ylabel("milliseconds per step")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)

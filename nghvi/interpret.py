@@ -139,7 +139,7 @@ def variance_share(estimator: Any, X: Any = None, draws: int = 200, seed: int = 
     standardised them, so that an intercept stands for groups at average inputs wherever the
     model allows columns to be centred.
 
-    Returns the posterior ``mean`` and ``sd``, one row a feature.
+    Returns the posterior ``mean`` and ``sd``, one row per feature.
     """
     check_is_fitted(estimator, "posterior_")
     check_counts(draws=draws)
@@ -215,7 +215,7 @@ def _input_name(estimator: Any, variable: Any) -> str:
             "could follow; change columns in a data frame and use predict."
         )
     raise DataError(
-        f"variable={variable!r} is no input of the model that holds numbers; "
+        f"variable={variable!r} is not a numeric input of the model; "
         f"{suggest(name, inputs)}. Change any other in a data frame and use predict."
     )
 
@@ -310,7 +310,7 @@ def _listed(groups: Any) -> list:
     if isinstance(groups, str) or not np.iterable(groups):
         return [groups]
     if not len(labels := list(groups)):
-        raise DataError("groups is empty: name one group at least, or leave it out.")
+        raise DataError("groups is empty: name at least one group, or leave it out.")
     return labels
 
 

@@ -2,7 +2,7 @@
 
 They guard moves and merges: a change that means to change no number changes none of these. A change
 that means to is followed by ``python -m tests.golden``, which writes the file and the saved models
-beside it anew, and its diff belongs into the same commit.
+beside it again, and its diff belongs in the same commit.
 """
 
 import functools

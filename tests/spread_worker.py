@@ -53,7 +53,7 @@ def fit_with_drawn_effects(devices):
 
 
 def scores(model, data):
-    """Scores of theta by drawn effects, one a key."""
+    """Scores of theta by drawn effects, one per key."""
     rule, theta = Sampled(), jnp.asarray(THETA)
 
     @jax.jit

@@ -28,7 +28,7 @@ CASES = {
     "no such group": (X, Y, {"group": "school"}, r"'school' is not in the data.*'g', 'a'"),
     "group name with array": (X.to_numpy(), Y, {}, "index"),
     "group index out of range": (X.to_numpy(), Y, {"group": 9}, "group=9"),
-    "one group": (X.assign(g=1), Y, {}, r"one level only.*group=None"),
+    "one group": (X.assign(g=1), Y, {}, r"only one level.*group=None"),
     "constant y": (X, Y * 0 + 2, {}, "constant"),
     "text column": (X.assign(b="red"), Y, {}, r"'b' is not numeric.*get_dummies"),
     "categorical column": (X.assign(b=pd.Categorical(["u"] * len(X))), Y, {}, "'b' is not numeric"),

@@ -1,4 +1,4 @@
-"""Checkpoints: a killed fit goes on bit for bit, a damaged or foreign file is never used."""
+"""Checkpoints: a killed fit continues bit for bit, a damaged or foreign file is never used."""
 
 import os
 import shutil
@@ -188,7 +188,7 @@ def test_the_command_goes_on_only_if_asked_to(place, panel, tmp_path, capsys):
         *("--out", str(tmp_path / "run"), "--checkpoint", str(place)),
     ]
     assert main(command) == 2
-    assert "--resume to go on with it, or --force to begin anew" in capsys.readouterr().err
+    assert "--resume to continue it, or --force to start again" in capsys.readouterr().err
     assert main([*command, "--resume"]) == 2
     assert "the checkpoint is of another fit" in capsys.readouterr().err
     assert main([*command, "--force", "--every", "0"]) == 3

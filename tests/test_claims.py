@@ -115,7 +115,7 @@ def test_other_methods_programs(rows):
 
 def test_draws_and_priors_of_example_3(rows):
     row = rows["predictive effects"]
-    # alpha | y* shrinks by 14 / 15 a sweep, and truncation by some third more.
+    # alpha | y* shrinks by 14 / 15 per sweep, and truncation by some third more.
     assert 0.1 < row["left_text_2"] < (14 / 15) ** 2 * 0.6
     assert row["left_code_2"] < 0.05
     assert abs(row["left_text_30"]) < 0.05

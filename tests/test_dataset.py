@@ -210,7 +210,7 @@ def with_gap(frame, column):
         (lambda f: f.assign(b="tall"), r"t\.parquet: column 'b' is not numeric \("),
         (lambda f: f.assign(y="tall"), r"t\.parquet: column 'y' is not numeric \("),
         (lambda f: f.iloc[:0], "no rows"),
-        (lambda f: f.assign(firm="one"), "one level only"),
+        (lambda f: f.assign(firm="one"), "only one level"),
     ],
 )
 def test_bad_columns_are_named(frame, make, said, tmp_path):

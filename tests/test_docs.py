@@ -33,7 +33,7 @@ def blocks(path):
 
 
 def run(path):
-    """One namespace a page; tracebacks show the page and its line."""
+    """One namespace per page; tracebacks show the page and its line."""
     names = {"__name__": "page"}
     for language, code, line in blocks(path):
         if language == "python":

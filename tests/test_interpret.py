@@ -243,7 +243,7 @@ def test_an_input_of_an_interaction_moves_in_all_of_its_columns(frame):
     average = interpret.partial_dependence(model, "a", data, grid=grid, draws=200)
     moved = [model.predict(data.assign(a=value)).mean() for value in grid]
     np.testing.assert_allclose(average["mean"], moved, atol=0.5)
-    with pytest.raises(nghvi.DataError, match=r"'sector' is no input .* that holds numbers"):
+    with pytest.raises(nghvi.DataError, match=r"'sector' is not a numeric input"):
         interpret.lek_profile(model, "sector")
     with pytest.raises(nghvi.DataError, match="'c' is not an input"):
         interpret.lek_profile(model, "a", reference={"c": 1})

@@ -197,7 +197,7 @@ def test_the_mode_of_a_group_with_one_class_only_is_stationary(scale):
 
 @functools.cache
 def whitened_problem(response):
-    """Two effects a group, and their exact conditional mean and covariance."""
+    """Two effects per group, and their exact conditional mean and covariance."""
     problem = model_for(response, 2).row_problem(params_for(response, 2), data_for(response))
     return problem, jax.jit(lambda p: quadrature.moments(p, FINE[2]))(problem)
 

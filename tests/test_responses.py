@@ -100,7 +100,7 @@ def test_moments_are_those_of_the_density(name):
 
 @responses
 def test_samples_have_the_mean_and_variance_of_the_density(name):
-    """Ten comparisons at 4.5 standard errors: false alarm rate 7e-5 a response."""
+    """Ten comparisons at 4.5 standard errors: false alarm rate 7e-5 per response."""
     y, weight, log_prob = density(name)
     deviation = y[:, None] - mean(name)
     second, fourth = (weight @ (deviation**k * np.exp(log_prob)) for k in (2, 4))

@@ -39,7 +39,7 @@ from tests.test_latents import (
 )
 def test_the_average_sampled_score_is_the_integrated_score(response, gibbs, moving):
     """Fisher's identity. At most 6 comparisons at 4 standard errors (1.2e-4 each, t with 99
-    degrees of freedom): false alarm rate 7e-4 a case with a new seed."""
+    degrees of freedom): false alarm rate 7e-4 per case with a new seed."""
     data, (theta, _) = data_for(response), ravel_pytree(params_for(response, 2))
     model = MixedModel(Identity(2), response, Priors(), (0, 1), gibbs)
 

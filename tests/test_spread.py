@@ -103,7 +103,7 @@ def test_a_process_says_why_it_ends_when_the_runtime_aborts_it():
             [sys.executable, "-c", begin + code], capture_output=True, text=True, check=False
         )
         assert ended.returncode == hosts.LOST
-        assert "process 1 of 2 cannot go on, since another one was lost" in ended.stderr
+        assert "process 1 of 2 cannot continue, since another one was lost" in ended.stderr
         assert "Warning" not in ended.stderr
 
 

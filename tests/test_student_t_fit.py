@@ -137,7 +137,7 @@ def test_new_groups_and_files(heavy, tmp_path):
 
 
 def test_a_network_on_repeated_inputs_shrugs_off_outliers():
-    """Three effects a group are drawn by Gibbs sweeps."""
+    """Three effects per group are drawn by Gibbs sweeps."""
     rng = np.random.default_rng(0)
     inputs, number = rng.normal(size=(12, 1)), 400
     index, group = rng.integers(0, 12, number), rng.integers(0, 10, number)

@@ -1,4 +1,4 @@
-"""Seeds x methods: one process a cell, one row a cell, whatever happens in it."""
+"""Seeds x methods: one process per cell, one row per cell, whatever happens in it."""
 
 import json
 import os

@@ -15,7 +15,7 @@ SIZES = {"full": 1000, "small": 100}
 """Number of groups by size; "small" is for smoke tests."""
 
 TRAIN_ROWS, TEST_ROWS = 6, 2
-"""Rows a group."""
+"""Rows per group."""
 
 HIDDEN = (5, 5)
 COEF_SD = 2.0
@@ -109,7 +109,7 @@ def effect_variance(z: np.ndarray, group: np.ndarray, covariances: np.ndarray) -
 def gaussian_prediction(
     test: Problem, mean: np.ndarray, variance: np.ndarray, **more: Any
 ) -> Prediction:
-    """The prediction of a method that has a mean and a variance a row."""
+    """The prediction of a method that has a mean and a variance per row."""
     sd = np.sqrt(variance)
     density = -0.5 * np.log(2 * math.pi * variance) - 0.5 * ((test.y - mean) / sd) ** 2
     half = NORMAL_QUANTILE * sd

@@ -27,7 +27,7 @@ def from_draws(
     noise_variance: np.ndarray | None,
     **more: Any,
 ) -> Summary:
-    """Summary of posterior draws, one a row; variances are compared as logarithms."""
+    """Summary of posterior draws, one per row; variances are compared as logarithms."""
     columns = [np.asarray(coef), np.log(np.asarray(effect_variances))]
     if problem.response == "gaussian":
         assert noise_variance is not None

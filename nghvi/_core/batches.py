@@ -1,4 +1,4 @@
-"""Mini-batches: one piece of the data a step, weighted so that nothing is biased.
+"""Mini-batches: one piece of the data per step, weighted so that nothing is biased.
 
 The log likelihood is a sum over P pieces, l = l_1 + ... + l_P. A step sees one piece p, and the
 model of a piece (:class:`Subsampled`) has the log density::

@@ -25,11 +25,11 @@ class DrawScheme(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, key: Key, dim: int) -> Float[Array, "s e"]:
-        """The noise, one draw a row."""
+        """The noise, one draw per row."""
 
 
 class IndependentDraws(DrawScheme):
-    """Independent standard normals; one a step is the paper's choice."""
+    """Independent standard normals; one per step is the paper's choice."""
 
     number: int = eqx.field(static=True, default=1)
 

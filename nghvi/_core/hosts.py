@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG = 1
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP")
 """Signals to the process that watches over the one that computes."""
 LOST = 4
-"""Exit code of a process that cannot go on without another one."""
+"""Exit code of a process that cannot continue without another one."""
 
 
 class DeviceError(InputError):
@@ -39,15 +39,15 @@ class DeviceError(InputError):
 
 
 class LostProcessError(RuntimeError):
-    """Another process has ended, so this one cannot go on."""
+    """Another process has ended, so this one cannot continue."""
 
 
 def lost_message(process_id: int, num_processes: int) -> str:
     """What a process says when another one is gone."""
     return (
-        f"process {process_id} of {num_processes} cannot go on, since another one was lost or "
+        f"process {process_id} of {num_processes} cannot continue, since another one was lost or "
         "could not be reached. Start all of them again with the same arguments; with checkpoints "
-        "the fit goes on from the last one."
+        "the fit continues from the last one."
     )
 
 
@@ -98,7 +98,7 @@ def join(coordinator: str, process_id: int, num_processes: int, patience: int = 
 
 
 def _outlive_aborts(process_id: int, num_processes: int) -> None:
-    """Go on in a child of this process, which says what has happened if the child is aborted.
+    """Continue in a child of this process, which says what has happened if the child is aborted.
 
     JAX's runtime aborts from a thread of its own, before Python sees an error, if the coordinator
     is gone. No Python can be run safely then, so another process has to see it and to choose the

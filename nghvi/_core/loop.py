@@ -25,7 +25,7 @@ Q = TypeVar("Q", bound=Variational)
 
 
 class Fit(NamedTuple, Generic[Q]):
-    """A run so far. Hand it back to :func:`fit` as ``resume`` to go on."""
+    """A run so far. Hand it back to :func:`fit` as ``resume`` to continue."""
 
     state: State[Q]
     tail: Q
@@ -77,7 +77,7 @@ def fit(
     keep: Keep = keep_nothing,
     resume: Fit[Q] | None = None,
 ) -> Fit[Q]:
-    """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or go on with ``resume``.
+    """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or continue from ``resume``.
 
     With :class:`Batches` as ``data`` every step sees one piece of them.
     """

@@ -2,7 +2,7 @@
 
 jaxlib divides a large batch between the threads of a pool and waits for them on a thread of that
 pool. Two such calls at once on two cores have no thread left that could do the work, and wait
-for ever. Pieces below ``LARGEST_PIECE`` operations are worked off by the thread that asked.
+forever. Pieces below ``LARGEST_PIECE`` operations are worked off by the thread that asked.
 """
 
 from collections.abc import Callable

@@ -85,7 +85,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--method", default="auto", help="auto, or a method for comparison")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory of the run")
     parser.add_argument("--force", action="store_true", help="replace the run in --out")
-    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     _add_running_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -101,7 +101,7 @@ def run(chosen: argparse.Namespace) -> int:
     _join_others(chosen)
     table = None if on_disk else _read(chosen, form, used)
     if table is not None and len(table) < 2:
-        raise UsageError(f"{chosen.data}: there is one row only; a fit needs more.")
+        raise UsageError(f"{chosen.data}: there is only one row; a fit needs more.")
     asked = _asked(chosen, on_disk)
     # A run with checkpoints goes on from those.
     resume = chosen.resume and chosen.checkpoint is None
@@ -137,7 +137,7 @@ def _has(path: pathlib.Path, names: list[str] | None) -> bool:
 
 
 def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
-    """Whether the rows are read piece by piece: if asked for, or if they have no room in memory."""
+    """Whether the rows are read piece by piece: if asked for, or if they do not fit into memory."""
     parquet = chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET
     if chosen.data.is_dir() and chosen.formula:
         raise UsageError(
@@ -241,8 +241,8 @@ def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) 
     if not pd.api.types.is_numeric_dtype(table[name]):
         raise UsageError(
             f"{place(chosen.data, 0)}: the response {name!r} holds {table[name].iloc[0]!r}, which "
-            f"is not a number as a {chosen.response} response is; for two classes give --response "
-            "probit or logit."
+            f"is not a number, as a {chosen.response} response needs; for two classes give "
+            "--response probit or logit."
         )
 
 
@@ -255,8 +255,8 @@ def _report(chosen: argparse.Namespace, estimator: Any) -> int:
         print(shown(estimator))
         print(f"the run is in {chosen.out}")
     if stopped:
-        goes_on = "repeat the command with --resume to go on"
-        advice = goes_on if verdict.resumable else "it cannot go on"
+        goes_on = "repeat the command with --resume to continue"
+        advice = goes_on if verdict.resumable else "it cannot be continued"
         print(f"nghvi fit: interrupted; the result so far is saved; {advice}", file=sys.stderr)
         return INTERRUPTED
     return 0 if estimator.converged_ else NOT_CONVERGED
@@ -306,14 +306,14 @@ def _join_others(chosen: argparse.Namespace) -> None:
 
 
 def _clear_checkpoints(chosen: argparse.Namespace) -> None:
-    """Checkpoints of an earlier run are gone on with or removed, as was asked."""
+    """Keep the checkpoints of an earlier run for --resume, or remove them with --force."""
     if chosen.checkpoint is None or chosen.resume:
         return
     there = checkpoint_files(chosen.checkpoint)
     if any_process(bool(there)) and not chosen.force:
         raise UsageError(
-            f"{chosen.checkpoint}: there are checkpoints of an earlier run; --resume to go on "
-            "with it, or --force to begin anew."
+            f"{chosen.checkpoint}: there are checkpoints of an earlier run; --resume to "
+            "continue it, or --force to start again."
         )
     for path in there if is_first() else ():
         path.unlink()

@@ -58,7 +58,9 @@ def add(commands: Commands) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """Write or print one line per row; exit code."""
     if chosen.out is not None and chosen.out.exists() and not chosen.force:
-        raise UsageError(f"{chosen.out}: it exists; choose another -o, or --force to replace it.")
+        raise UsageError(
+            f"{chosen.out}: the file exists already; choose another -o, or --force to replace it."
+        )
     if not 0 < chosen.level < 1:
         raise UsageError(f"--level {chosen.level}: give a probability between 0 and 1.")
     to_parquet = chosen.out is not None and chosen.out.suffix.lower() in PARQUET

@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
         commands, "reproduce", run, "run a study of the paper: tables and figures", EXAMPLES
     )
     study.add_argument("name", help=f"{STUDY_NAMES} or all")
-    study.add_argument("--quick", action="store_true", help="few steps, two data sets")
+    study.add_argument("--quick", action="store_true", help="few steps and two data sets")
     study.add_argument("--replicates", type=int, help="number of data sets")
     study.add_argument("--seed", type=int, default=1, help="of the first data set")
     study.add_argument("--out", type=pathlib.Path, default=pathlib.Path("reproduction"))
@@ -53,7 +53,7 @@ def run(chosen: argparse.Namespace) -> int:
         options = studies.Options(
             chosen.quick, chosen.replicates, chosen.seed, chosen.parameters, chosen.data
         )
-        if len(names) > 1 and chosen.quick:  # what takes long is not to be believed anyway
+        if len(names) > 1 and chosen.quick:  # a quick run is for looking, so it may use all cores
             worst = run_side_by_side([_command(name, chosen) for name in names], console)
             if worst:
                 return worst
@@ -64,7 +64,7 @@ def run(chosen: argparse.Namespace) -> int:
         console.print(f"[red]{error}[/]", highlight=False)
         return 2
     except KeyboardInterrupt:
-        console.print("[red]interrupted; finished cells are kept, run it again to go on[/]")
+        console.print("[red]interrupted; finished cells are kept, run it again to continue[/]")
         return 130
     console.print(f"tables and figures are in {chosen.out}")
     return 0

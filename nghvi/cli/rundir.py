@@ -43,7 +43,7 @@ def claimed(out: pathlib.Path, *, occupied: bool) -> Iterator[None]:
         if not occupied and any(out.iterdir()):
             raise UsageError(
                 f"{out}: the directory is not empty; choose another --out, --force to replace the "
-                "run in it, or --resume to go on with it."
+                "run in it, or --resume to continue it."
             )
         yield
     finally:
@@ -55,7 +55,8 @@ def _lock(out: pathlib.Path, directory: int) -> None:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UsageError(
-            f"{out}: another fit is writing there now; wait for its end or choose another --out."
+            f"{out}: another fit is writing there now; wait until it has finished or choose "
+            "another --out."
         ) from None
     except OSError:
         pass  # a file system without locks
@@ -108,12 +109,12 @@ def check_asked(out: pathlib.Path, asked: dict[str, Any]) -> None:
         if name == "sha256" and before.get(name) != value:
             raise UsageError(
                 f"{out}: {asked['data']} has changed since the run was begun; restore it, or fit "
-                "anew with --force."
+                "again with --force."
             )
         if before.get(name) != value:
             raise UsageError(
                 f"{out}: the run was begun with {name} {before.get(name)!r}, not {value!r}; repeat "
-                "its arguments, or fit anew with --force."
+                "its arguments, or fit again with --force."
             )
 
 

@@ -94,7 +94,9 @@ def run_report(chosen: argparse.Namespace) -> int:
     estimator = rundir.load(chosen.run_directory)
     out = chosen.out or chosen.run_directory / REPORT
     if out.exists() and not chosen.force:
-        raise UsageError(f"{out}: it exists; choose another -o, or --force to replace it.")
+        raise UsageError(
+            f"{out}: the file exists already; choose another -o, or --force to replace it."
+        )
     try:
         path = chosen.data or rundir.table_of(chosen.run_directory)
     except UsageError as error:

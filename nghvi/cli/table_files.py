@@ -26,8 +26,8 @@ from nghvi.data.frame import suggest
 PARQUET = parquet.SUFFIXES
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 MEASURED, FEW, MOSTLY = 20, 4, 0.5
-"""A column is no category if it has more different whole numbers than the first, or more than the
-second in most of its rows."""
+"""A column is not a category if it has more different whole numbers than the first, or more than
+the second in most of its rows."""
 
 
 REMEDY = "fill the cells in, or leave such rows out with --missing drop"
@@ -49,7 +49,7 @@ class Csv(NamedTuple):
         if form.decimal == form.sep or form.thousands in (form.sep, form.decimal):
             raise UsageError(
                 f"--sep {form.sep!r}, --decimal {form.decimal!r} and --thousands "
-                f"{form.thousands!r}: they have to differ; with decimal commas columns are mostly "
+                f"{form.thousands!r}: they have to differ; with decimal commas columns are usually "
                 "separated by semicolons (--sep ';')."
             )
         return form
@@ -233,7 +233,9 @@ def _check_names(path: pathlib.Path, sep: str) -> None:
         try:
             names: list[str] = next((cells for cells in reader if cells), [])
         except csv.Error as error:
-            raise UsageError(f"{path}, line 1: this is no CSV ({error}); save it as one.") from None
+            raise UsageError(
+                f"{path}, line 1: this is not a CSV file ({error}); save it as one."
+            ) from None
     found = [other for other in SEPARATORS if len(names) == 1 and other in names[0]]
     if found:
         raise UsageError(

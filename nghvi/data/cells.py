@@ -1,6 +1,6 @@
 """Responses that share group and inputs: one row, a cell, for several observations.
 
-What depends on the inputs alone, predictor and design, is computed once a cell; only the
+What depends on the inputs alone, predictor and design, is computed once per cell; only the
 likelihood is taken at every observation. For a response that is not Gaussian this is exact where
 sums of the responses would not be, and the sums over groups run over cells.
 """
@@ -84,7 +84,7 @@ class CellRows(Rows):
         return seen._replace(x=np.asarray(self.x)[index])
 
     def apart(self) -> Rows:
-        """Every observation a row again."""
+        """One row per observation again."""
         (_, y, group, weight), index = self._seen()
         rows = Rows.indexed(np.asarray(self.x), index, y, group, self.num_groups, weight)
         return rows.numbered_by(self.original_order)

@@ -58,7 +58,7 @@ def make(
             "needs exactly two."
         )
     if len(found.levels) < 2:
-        raise DataError(f"{files[0]}: group column {chosen.group!r} has one level only.")
+        raise DataError(f"{files[0]}: group column {chosen.group!r} has only one level.")
     dealt = deal(found.sizes, pieces_for(found.sizes, groups_a_piece), seed)
     _check_directory(directory)
     beside = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.tmp")
@@ -88,7 +88,7 @@ def _check_directory(directory: pathlib.Path) -> None:
     occupied = directory.exists() and (not directory.is_dir() or any(directory.iterdir()))
     if occupied and identity_in(directory) is None:
         raise DataError(
-            f"{directory}: it holds something else than a working copy; give another place "
+            f"{directory}: it holds something other than a working copy; give another place "
             "(workdir=)."
         )
 

@@ -166,9 +166,9 @@ def read_counts(counts: Any, num_rows: int) -> np.ndarray:
     """How often each row was observed."""
     values = np.ma.filled(np.ma.asarray(counts).astype(float), np.nan)
     if values.shape != (num_rows,):
-        raise DataError(f"counts has shape {values.shape}: give one number for each row.")
+        raise DataError(f"counts has shape {values.shape}: give one number per row.")
     if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
-        raise DataError("counts must be finite and not negative, with one above 0 at least.")
+        raise DataError("counts must be finite and not negative, with at least one above 0.")
     return values
 
 
@@ -210,7 +210,7 @@ def _read_array(data: Any, group: Column | None) -> Table:
     matrix = unmasked(data)
     if matrix.ndim != 2:
         raise DataError(
-            f"X has shape {matrix.shape}: give a table with one row an observation "
+            f"X has shape {matrix.shape}: give a table with one row per observation "
             "(Reshape your data: X.reshape(-1, 1) if it is one column, X.reshape(1, -1) if a row)."
         )
     if matrix.dtype.kind == "c":

@@ -67,14 +67,14 @@ def warn_of_strangers(labels: np.ndarray, codes: np.ndarray, levels: np.ndarray,
     if kind_of(unknown) != kind_of(levels):
         warn(
             f"group column {name!r} held {kind_of(levels)} at the fit ({before}) and holds "
-            f"{kind_of(unknown)} now: {len(unknown)} of {number} labels ({shown}) are none of the "
-            "fit's and are predicted as new groups; give labels as they were at the fit."
+            f"{kind_of(unknown)} now: {len(unknown)} of {number} labels ({shown}) were not in "
+            "the fit and are predicted as new groups; give labels as they were at the fit."
         )
     elif number >= MANY and known < FEW * number:
         warn(
             f"group column {name!r}: {known} of {number} groups are known (now {shown}, at the fit "
             f"{before}), so the others are predicted as new groups; correct the labels, or give "
-            "which='population' if that is meant."
+            "which='population' if that is intended."
         )
 
 

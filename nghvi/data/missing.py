@@ -19,7 +19,7 @@ def unmasked(values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError as error:  # rows of unequal length, or cells that are lists
-        raise DataError(f"the data are no table ({error}): give rows of equal length.") from None
+        raise DataError(f"the data are not a table ({error}): give rows of equal length.") from None
 
 
 def missing(values: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from nghvi.data.grouped import Grouped, Moments, Observations, Rows, select
 
 WORTHWHILE, SEVERAL = 4, 2
 """So often inputs must repeat on average before it pays to collapse them, and so many different
-responses a group must have at an input before cells pay."""
+responses that a group must have at an input before cells pay off."""
 
 
 class Panel(Grouped):
@@ -114,7 +114,7 @@ def _indexed(
 def distinct_rows(values: Float[np.ndarray, "n d"]) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the first of each kind of row, and every row's kind.
 
-    Sorts one hash a row instead of whole rows, and checks that no two kinds share a hash.
+    Sorts one hash per row instead of whole rows, and checks that no two kinds share a hash.
     """
     values = np.ascontiguousarray(values + 0.0)  # -0.0 and 0.0 are one input
     if values.shape[1] == 0:

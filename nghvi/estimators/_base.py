@@ -183,7 +183,7 @@ class MixedEstimator(Checks):
             structure = follow_data(structure, spec, *moments(scaled, weight), of_y, num_rows)
         rows = Rows.from_arrays(scaled, response_scaled, codes, max(len(self.groups_), 1), weight)
         if self.method != "auto" and counts is not None:
-            raise DataError("counts need method='auto': other methods go row by row.")
+            raise DataError("counts need method='auto': the other methods work row by row.")
         sums_suffice = response.conjugate and not deep
         self._batch_groups = choose_batch_groups(self.batch_groups, rows, self.method, sums_suffice)
         by_rule = published(self.method) is not None
@@ -203,7 +203,7 @@ class MixedEstimator(Checks):
         return self
 
     def resume(self) -> Self:
-        """Go on with a fit that was interrupted, as if it had not been."""
+        """Continue a fit that was interrupted, as if it had not been."""
         check_is_fitted(self, "posterior_")
         before = self.posterior_.inference
         if before.run.position is None:
@@ -282,7 +282,7 @@ class MixedEstimator(Checks):
         self.seconds_ = seconds
 
     def _why_unusable(self) -> Cause | None:
-        """What makes a result of no use although the optimiser has nothing to complain of."""
+        """What makes a result useless although the optimiser is satisfied."""
         if self.posterior_.features_are_constant():
             return Cause.CONSTANT_FEATURES
         good = self.posterior_.inference.converged
@@ -294,7 +294,7 @@ class MixedEstimator(Checks):
         levels, codes = np.unique(table.group, return_inverse=True)
         if len(levels) == 1:
             raise DataError(
-                f"group column {self._spec.group!r} has one level only ({str(levels[0])!r}): "
+                f"group column {self._spec.group!r} has only one level ({str(levels[0])!r}): "
                 "effects cannot vary; leave the group out (group=None, or no group term in a "
                 "formula)."
             )
@@ -346,7 +346,7 @@ class MixedEstimator(Checks):
         return tables.ratio_table(self.posterior_, level)
 
     def effects_covariance(self, level: float = tables.LEVEL) -> pd.DataFrame:
-        """The covariance matrix of the effects, one row a pair; columns as in :meth:`summary`."""
+        """The covariance matrix of the effects, one row per pair; columns as in :meth:`summary`."""
         check_is_fitted(self, "posterior_")
         check_level(level)
         return tables.covariance_table(self.posterior_, level)

@@ -156,7 +156,7 @@ def check_runs(method: Method, **asked: Any) -> None:
     """Devices and checkpoints are for the methods that run in steps of ours."""
     for name, value in asked.items():
         if value is not None and method in BASELINES:
-            raise DataError(f"{name} with method={method!r}: only methods of NG-HVI have that.")
+            raise DataError(f"{name} with method={method!r}: only the NG-HVI methods support that.")
 
 
 def check_stops(method: Method) -> None:
@@ -178,8 +178,8 @@ def check_known_coef(known_coef: tuple[float, ...], method: Method, deep: bool) 
         )
     if method in BASELINES:
         raise DataError(
-            f"method={method!r} knows no offset and no effects of columns that are not in the "
-            "fixed part: add these columns to it, or use method='auto'."
+            f"method={method!r} supports neither offsets nor effects of columns that are not in "
+            "the fixed part: add these columns to it, or use method='auto'."
         )
 
 

@@ -72,7 +72,7 @@ def random_columns(
     if len(set(chosen)) != len(chosen):
         raise DataError(f"random={list(random)!r} names a column twice.")
     if not chosen:
-        raise DataError("random=[] leaves no effect to vary by group: use group=None instead.")
+        raise DataError("random=[] leaves nothing that varies by group: use group=None instead.")
     return tuple(sorted(chosen))
 
 

@@ -25,14 +25,14 @@ def compare(
     ``models``: fitted estimators, or results of their ``loo``, by name or in a list. ``X``, ``y``:
     the rows that all of them were fitted to; of a data frame each model reads its own columns.
 
-    Returns one row a model: ``elpd`` and its ``se``; ``elpd_diff`` to the best and its ``diff_se``;
-    ``p_loo``, the effective number of parameters; ``unreliable`` rows (k-hat too large); and
-    ``reading``, what that says in words.
+    Returns one row per model: ``elpd`` and its ``se``; ``elpd_diff`` to the best and its
+    ``diff_se``; ``p_loo``, the effective number of parameters; ``unreliable`` rows (k-hat too
+    large); and ``reading``, what that says in words.
     """
     if not isinstance(models, Mapping):
         models = {f"model {i}": model for i, model in enumerate(models, 1)}
     if not models:
-        raise DataError("compare: give one fitted model at least.")
+        raise DataError("compare: give at least one fitted model.")
     found = {str(name): _loo(name, m, X, y, draws, seed) for name, m in models.items()}
     _check_rows(found)
     order = sorted(found, key=lambda name: -found[name].elpd)

@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 def with_checkpoints(
     kept: Kept, estimator: BaseEstimator, model: MixedModel, data: Data
 ) -> dict[str, Any]:
-    """The settings of ``infer`` with which a fit goes on from its checkpoints."""
+    """The settings of ``infer`` with which a fit continues from its checkpoints."""
     checkpoints = _checkpoints_of(kept, estimator, model, data)
     found = checkpoints.newest()
     if found is None:

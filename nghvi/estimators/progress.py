@@ -1,4 +1,4 @@
-"""A progress bar for fits, updated once a chunk."""
+"""A progress bar for fits, updated once per chunk."""
 
 import time
 from types import TracebackType
@@ -11,7 +11,7 @@ from nghvi._core.hybrid import Info
 
 
 class FitProgress:
-    """One line a stage on stderr: steps done, noisy ELBO, steps per second, time.
+    """One line per stage on stderr: steps done, noisy ELBO, steps per second, time.
 
     ``jacobian``: what the ELBO as fitted exceeds that of the raw data by.
     """

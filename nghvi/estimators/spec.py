@@ -64,7 +64,7 @@ class Spec(NamedTuple):
         return spec
 
     def _check_settings(self, settings: Any, syntax: Syntax, num_effects: int) -> None:
-        """Complain of settings that say something else than the formula."""
+        """Refuse settings that contradict the formula."""
         if settings.group is not None and settings.group != syntax.group:
             said = "no groups" if syntax.group is None else f"group={syntax.group!r}"
             raise _contradiction(f"group={settings.group!r}", syntax, said)

@@ -19,7 +19,7 @@ INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 HARMLESS = 50.0
 """Of parameters and of logarithms of units: squares of their exponentials are finite."""
 LEVEL = 0.9
-"""Probability of an interval if nothing is said."""
+"""Probability of an interval unless another is given."""
 MOST_SHOWN = 200
 """Rows of a table that are printed."""
 

@@ -199,7 +199,7 @@ def response_given(formula: str, data: Any, y: Any) -> Any:
             return y
         shown = "y" if name in (None, "") else f"y, which is called {name!r},"
         raise FormulaError(
-            f"formula {formula!r}: {shown} cannot be told to be {left!r}, since X lacks "
+            f"formula {formula!r}: {shown} cannot be checked against {left!r}, since X lacks "
             f"{', '.join(map(repr, needed))}: leave the column in X and y out."
         )
     ours = response_of(formula, data)

@@ -59,7 +59,7 @@ class Expression(NamedTuple):
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
             reason = getattr(error, "msg", None) or str(error) or type(error).__name__
             raise FormulaError.at(
-                formula, expression, f"this is no expression ({reason}); correct it."
+                formula, expression, f"this is not an expression ({reason}); correct it."
             ) from None
         check_work(formula, expression, tree)
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

@@ -61,7 +61,7 @@ def parse(formula: str) -> Syntax:
         if special is None:
             fixed += f" {sign} {piece}"
         elif sign == "-":
-            raise FormulaError.at(formula, piece, "it can be added only, not taken away.")
+            raise FormulaError.at(formula, piece, "it can only be added, not taken away.")
         elif isinstance(special, _GroupTerm):
             terms.append(special)
         else:
@@ -123,7 +123,7 @@ def _group_term(formula: str, piece: str) -> _GroupTerm | None:
         return None
     if not _is_one_bracket(piece) or any(depth != 1 for _, depth in bars):
         raise FormulaError.at(
-            formula, piece, "a group term stands by itself in brackets, as in 'x + (1 | school)'."
+            formula, piece, "a group term stands on its own in brackets, as in 'x + (1 | school)'."
         )
     first, last = bars[0][0], bars[-1][0]
     if len(bars) > 2 or last - first > 1:

@@ -32,7 +32,7 @@ EVERYWHERE, BY_PIECE = Spec(), Spec(AXIS)
 
 
 class Shards(eqx.Module):
-    """Stacked pieces, the leading axis spread over a mesh, one piece a device."""
+    """Stacked pieces, the leading axis spread over a mesh, one piece per device."""
 
     pieces: Grouped
     num_rows: float = eqx.field(static=True)
@@ -129,7 +129,7 @@ def place_latents(latents: Latents, mesh: Mesh) -> Latents:
 class Sharded(DividedModel):
     """A model of grouped data that states its prior, on :class:`Shards` of them.
 
-    Latents have a leading axis, one entry a piece, and stay where their groups are.
+    Latents have a leading axis, one entry per piece, and stay where their groups are.
     """
 
     def __check_init__(self) -> None:

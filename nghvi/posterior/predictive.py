@@ -76,7 +76,7 @@ def interval(
 
 
 def sample(posterior: MixedPosterior, request: Request) -> Float[np.ndarray, "s n"]:
-    """Joint predictive draws: one theta and one set of effects a draw, shared within groups."""
+    """Joint predictive draws: one theta and one set of effects per draw, shared within groups."""
     return _joint_draws(posterior, request, noise=True)
 
 

@@ -67,7 +67,7 @@ class Inputs(NamedTuple):
     keys: Key
     theta: Float[Array, "s m"]
     standard: Float[Array, " s"]
-    """One standard normal a draw, stratified: an unseen group's effect, in units of its sd."""
+    """One standard normal per draw, stratified: an unseen group's effect, in units of its sd."""
     x: Float[Array, "n d"]
     codes: Int[Array, " n"]
 

@@ -112,7 +112,7 @@ def deep_recipe(
     def from_best(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
         return widen(max((stage.fit for stage in done), key=_height).q)
 
-    # Adam moves a coordinate by about length x unit a step; log scales by the length itself. A
+    # Adam moves a coordinate by about length x unit per step; log scales by the length itself. A
     # step of the exploration is a multiple of the posterior sd, which falls with the root of n.
     wide = min(10.0, 550 / np.sqrt(model.num_observations(data))) * unit
     climb = stage("climb", _random, climb_score, ScaledGradient(20 * unit), 0.05, 0.0)

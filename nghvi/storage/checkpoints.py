@@ -1,7 +1,7 @@
 """Checkpoints of a running fit: numbered files in a directory, the newest readable one counts.
 
 A file is complete or absent and is read only if its checksums agree (:mod:`nghvi.storage.file`),
-so a fit that was killed at any moment goes on from the last file as if nothing had happened. One
+so a fit that was killed at any moment continues from the last file as if nothing had happened. One
 that is damaged is passed over for the one before. Of several processes the first one writes.
 """
 
@@ -67,7 +67,7 @@ class Checkpoints:
         if files and found is None:
             raise StorageError(
                 f"{self.directory}: none of {len(files)} checkpoints can be read; remove them to "
-                "begin anew."
+                "start again."
             )
         # Also a barrier: nothing is written before all have read.
         if not same_everywhere(-1 if found is None else number(path)):
@@ -100,7 +100,7 @@ class Checkpoints:
     def _read(self, path: pathlib.Path) -> Checkpoint:
         stored = file.read(path)
         if not isinstance(stored.model, dict) or stored.model.keys() != {"facts", "checkpoint"}:
-            raise StorageError(f"{path}: this is no checkpoint; keep other files elsewhere.")
+            raise StorageError(f"{path}: this is not a checkpoint; keep other files elsewhere.")
         if not isinstance(stored.model["facts"], dict):
             raise file.DamagedError(f"{path}: the file was altered: it does not say of which fit.")
         differing = _differing(stored.model["facts"], self._facts)

@@ -166,7 +166,7 @@ for _class in (
     *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
     *(MixedModel, Identity, Perceptron),
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState),
-    # Where an interrupted run's optimiser is; if optax changes them, such a run must be begun anew.
+    # Where an interrupted run's optimiser is; if optax changes them, such a run has to start again.
     *(optax.ScaleByAdamState, optax.ScaleByAdaDeltaState, optax.EmaState, optax.EmptyState),
     *(NaturalGradient, OrdinaryGradient, SolveOptions),
     *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand, Gamma),

@@ -88,7 +88,7 @@ def _write_zip(file: BinaryIO, members: dict[str, bytes]) -> None:
 
 def _members(path: str | os.PathLike) -> dict[str, bytes]:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would wait for ever
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would wait forever
             raise StorageError(
                 f"{path}: this is not a model file but a directory, a pipe or a device; give a "
                 "file that was written by save."
@@ -125,8 +125,8 @@ def _check_members(path: str | os.PathLike, archive: zipfile.ZipFile) -> None:
         # Nothing is ever inflated, so what is read can be no larger than the file.
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise DamagedError(
-                f"{path}: {entry.filename} is compressed, as save never does; it was packed anew: "
-                f"{AGAIN}."
+                f"{path}: {entry.filename} is compressed, as save never does; it was packed "
+                f"again by another program: {AGAIN}."
             )
 
 

@@ -22,7 +22,7 @@ def block_bootstrap(
 ) -> float:
     """Standard error of ``statistic(means)``, a smooth function of the means over months.
 
-    ``monthly`` holds one row a month; ``statistic`` is called once with the means of all draws.
+    ``monthly`` holds one row per month; ``statistic`` is called once with the means of all draws.
     """
     number = len(monthly)
     block = min(block, number)

@@ -120,7 +120,7 @@ def _sic(path: pathlib.Path, values: pd.Series) -> pd.Series:
 
 
 def _distinct(path: pathlib.Path, found: pd.DataFrame) -> Returns:
-    """One row a firm and month.
+    """One row per firm and month.
 
     Rows with the same return are repetitions (CRSP adds one for every event of the month) and the
     last one's SIC code counts; two different returns are an error.

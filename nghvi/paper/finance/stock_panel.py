@@ -24,7 +24,7 @@ SPLIT = "2015-01"
 class StockPanel:
     """Returns of firms that were listed throughout.
 
-    ``train``, ``test``: one row a firm and month with ``firm``, ``month``, ``group``, ``ret`` and
+    ``train``, ``test``: one row per firm and month with ``firm``, ``month``, ``group``, ``ret`` and
     the factors, standardised. ``moments``: ``mean`` and ``sd`` of the training data, in percent.
     ``firms``: ``sic`` and ``group`` of each. ``dropped``: ``reason`` and ``detail`` of each firm
     left out. ``repeated``: rows of the file that only repeated another one.

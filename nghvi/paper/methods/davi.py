@@ -11,7 +11,7 @@ free. The last line is what is computed: the one before without its detour over 
 says that at the optimum a_k ~ N(0, I), so that the best ELBO is the one of a full covariance
 Gaussian for theta with the exact conditional of the effects.
 
-One draw a step; steps of length 0.001 sqrt(dim lambda) by the rule of ``snngm``. As published
+One draw per step; steps of length 0.001 sqrt(dim lambda) by the rule of ``snngm``. As published
 (``legacy``) the length is constant and the last iterate hovers about the optimum at that distance;
 corrected, it falls linearly to zero over the second half of the steps.
 """
@@ -252,7 +252,7 @@ def _evaluate(key: Key, model: MixedModel, data: GroupedData, block: Block) -> E
 
 @eqx.filter_jit
 def _errors(key: Key, model: MixedModel, data: GroupedData, block: Block) -> RemainingError:
-    """Remaining errors of q(theta), one antithetic pair a row."""
+    """Remaining errors of q(theta), one antithetic pair per row."""
     unravel = unraveller(model, data)
 
     def one(noise: Array) -> RemainingError:

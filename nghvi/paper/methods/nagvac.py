@@ -45,7 +45,7 @@ class NagvacFit(NamedTuple):
     """Mean negative log density of the validation rows (of the training rows where there are
     none) at the mean of q, effects at their mode given the training rows."""
     clock: Float[np.ndarray, " t"]
-    """Seconds since the start, compilation included; read once a chunk of ten iterations."""
+    """Seconds since the start, compilation included; read once per chunk of ten iterations."""
     stopped: bool
     """Whether the stopping rule ended the run."""
 

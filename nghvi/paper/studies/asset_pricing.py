@@ -245,7 +245,7 @@ def _facts(panel: StockPanel) -> Row:
 
 
 def _profiles(estimator: Any, panel: StockPanel, names: list[str]) -> list[Row]:
-    """Lek profiles of the largest groups in percent, one entry a month and factor."""
+    """Lek profiles of the largest groups in percent, one entry per month and factor."""
     groups = list(panel.group_sizes().head(LARGEST).index)
     found = []
     for volatility, month in REFERENCES.items():
@@ -271,7 +271,7 @@ def _profiles(estimator: Any, panel: StockPanel, names: list[str]) -> list[Row]:
 
 
 def _premia(estimator: Any, panel: StockPanel, names: list[str]) -> Row:
-    """Every group's coefficients in percent of return a month, and a percent of each factor."""
+    """Every group's coefficients in percent of return per month, and a percent of each factor."""
     draws = estimator.posterior_draws(1000)
     values = draws["coef"][:, None, :] + draws["effects"]
     scale = panel.moments["sd"][RETURN] / panel.moments["sd"][names].to_numpy()

@@ -92,7 +92,7 @@ def _models(rows: list[Row]) -> pd.DataFrame:
 
 
 def _fit(row: Row) -> Row:
-    """Whether the posterior is to be believed, and what it cost."""
+    """Whether the posterior can be trusted, and what it cost."""
     return {
         "log s2": f"{row['log_noise_var']:.4f}",
         "sd log s2": f"{row['log_noise_var_sd']:.4f}",

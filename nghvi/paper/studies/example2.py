@@ -56,7 +56,7 @@ def table(rows: list[Row], printed: Mapping[str, Mapping[str, float]]) -> pd.Dat
                 "coverage": f"{group['coverage'].median():.3f}",
                 "ELBO": f"{group['elbo'].median():.0f}",
                 "steps": int(group["steps"].median()),
-                "ms a step": f"{1e3 * (group['seconds'] / group['steps']).median():.1f}",
+                "ms per step": f"{1e3 * (group['seconds'] / group['steps']).median():.1f}",
                 "minutes": beside(group["seconds"].median() / 60, there.get("minutes"), 2),
                 "data sets": len(group),
             }

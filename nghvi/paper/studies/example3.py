@@ -114,7 +114,7 @@ def _scores(predict: Callable[[Part], np.ndarray], problem: Problem) -> Row:
 
 
 def report(rows: list[Row], folder: pathlib.Path) -> None:
-    """One table a process, the ways of the test PCE, box plots over replicates."""
+    """One table per process, the ways of the test PCE, box plots over replicates."""
     frame = pd.DataFrame(rows)
     longest = frame.groupby("method")["steps"].transform("max")
     final = frame[frame["steps"] == longest]

@@ -74,7 +74,7 @@ def run(cell: Row, options: Options) -> Row:
         a_step = (long - short) / (lengths[1] - lengths[0])
         minutes = a_step * PUBLISHED_STEPS.get(example, 3000) / 60
     groups = len(first.groups_)
-    # Of a binary response the hybrid methods draw a utility a row, too.
+    # Of a binary response the hybrid methods draw a utility per row, too.
     utilities = len(train.y) if model.response.classes else 0
     return {
         "r": model.num_effects,
@@ -100,7 +100,7 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
             for key in ("r", "m", "z", "K", "n", "p", "lambda")
         }
         clock = {
-            "s a step": beside(ours["seconds_a_step"], there["seconds_a_step"]),
+            "s per step": beside(ours["seconds_a_step"], there["seconds_a_step"]),
             "minutes": beside(ours["minutes"], there["minutes"], 2),
         }
         sizes.append({"example": example} | counts | clock)
@@ -111,7 +111,7 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
                 {
                     "example": example,
                     "method": method,
-                    "ms a step": f"{1e3 * row['seconds_a_step']:.2f}",
+                    "ms per step": f"{1e3 * row['seconds_a_step']:.2f}",
                     "relative to sg-hvi": f"{row['seconds_a_step'] / unit:.2f}",
                     "minutes to fit": f"{row['minutes']:.2f}",
                 }

@@ -73,7 +73,7 @@ class Problem(NamedTuple):
 
 
 def _part(x: np.ndarray, y: np.ndarray) -> Part:
-    """From arrays (groups, rows a group, ...)."""
+    """From arrays (groups, rows per group, ...)."""
     frame = pd.DataFrame(
         x.reshape(-1, x.shape[-1]), columns=[f"x{j + 1}" for j in range(x.shape[-1])]
     )
@@ -115,7 +115,7 @@ def network(
     sizes: tuple[int, int, int],
     num_groups: int = NUM_GROUPS,
 ) -> Problem:
-    """``sizes``: rows a group for training, validation and test."""
+    """``sizes``: rows per group for training, validation and test."""
     weights, coef, effect_var, noise_var, correlation = process
     x = rng.multivariate_normal(np.zeros(len(correlation)), correlation, (num_groups, sum(sizes)))
     h = x
@@ -128,7 +128,7 @@ def network(
 
 
 def example2a(seed: int, num_groups: int = NUM_GROUPS) -> Problem:
-    """A [5, 5] network with random coefficients; 6, 2 and 2 rows a group."""
+    """A [5, 5] network with random coefficients; 6, 2 and 2 rows per group."""
     rng = np.random.default_rng([2, seed])
     process = NetworkProcess(WEIGHTS_2A, COEF_2A, 1 / PRECISION_2A, 20.0, INPUT_CORRELATION)
     return network(rng, process, (6, 2, 2), num_groups)
@@ -137,7 +137,7 @@ def example2a(seed: int, num_groups: int = NUM_GROUPS) -> Problem:
 def example2b(
     seed: int, parameters: pathlib.Path | None = None, num_groups: int = NUM_GROUPS
 ) -> Problem:
-    """A [32, 16] network of 64 inputs; 30, 10 and 10 rows a group."""
+    """A [32, 16] network of 64 inputs; 30, 10 and 10 rows per group."""
     rng = np.random.default_rng([3, seed])
     if parameters is None:
         shapes = [(32, 64), (16, 32)]

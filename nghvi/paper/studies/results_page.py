@@ -30,7 +30,7 @@ FRESH = (
     "Data are fresh draws from the paper's process, so levels differ from the paper's by sampling."
 )
 FEWEST_TO_TELL = 10
-"""Data sets from which on a majority may be put down to chance."""
+"""The number of data sets below which a majority may be due to chance."""
 
 
 def example1(rows: list[Row]) -> list[str]:
@@ -243,7 +243,7 @@ def section(name: str, folder: pathlib.Path, shown: pathlib.Path) -> str:
     if rows:
         lines += [made_by(full or rows), ""]
     if rows and not full:
-        lines += ["A quick run: few steps, groups and data sets. None of it is to be believed.", ""]
+        lines += ["A quick run: few steps, groups and data sets. None of it should be quoted.", ""]
     if full and name in SENTENCES:
         lines += [*(f"* {sentence}" for sentence in SENTENCES[name](full)), ""]
     for file in files:

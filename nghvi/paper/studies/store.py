@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 
 class StudyError(Exception):
-    """A study cannot go on; the message says why and what to do."""
+    """A study cannot continue; the message says why and what to do."""
 
 
 class Store:

@@ -18,7 +18,7 @@ class Options(NamedTuple):
     """How much of a study to run."""
 
     quick: bool = False
-    """Few steps, groups and replicates: every table and figure, none of them to be believed."""
+    """Few steps, groups and replicates: every table and figure, none of which should be quoted."""
     replicates: int | None = None
     """Data sets; None is the study's own number."""
     seed: int = 1
@@ -29,7 +29,7 @@ class Options(NamedTuple):
     """Returns and factors of the asset pricing study; None is a synthetic panel."""
 
     def seeds(self, usual: int) -> range:
-        """One seed a data set."""
+        """One seed per data set."""
         number = self.replicates or (min(2, usual) if self.quick else usual)
         return range(self.seed, self.seed + number)
 

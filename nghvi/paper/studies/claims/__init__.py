@@ -43,7 +43,7 @@ OTHERS = (
 
 
 def cells(options: Options) -> list[Row]:
-    """One a claim."""
+    """One cell per claim."""
     return [{"claim": name, "seed": options.seed} for name in CLAIMS]
 
 
