@@ -86,7 +86,7 @@ CASES = {
     "setting of lme4": (X, Y, {"REML": True}, "'REML'. There is no REML.*random_state, devices"),
     "misspelt setting": (X, Y, {"standardise": True}, "Did you mean standardize="),
     "lists in a column": (X.assign(a=[[1, 2]] * len(X)), Y, {}, "'a' is not numeric"),
-    "ragged rows": ([[1, [2, 3]], [1, 2]], Y[:2], {"group": None}, "no table"),
+    "ragged rows": ([[1, [2, 3]], [1, 2]], Y[:2], {"group": None}, "not a table"),
     "many columns": (
         np.broadcast_to(1.0, (3, 10_001)),
         Y[:3],

@@ -157,7 +157,7 @@ def test_a_checkpoint_of_another_fit_is_refused_and_the_difference_named(changed
 
 
 def test_what_cannot_be_kept_is_refused_at_once(tmp_path):
-    with pytest.raises(nghvi.DataError, match="only methods of NG-HVI"):
+    with pytest.raises(nghvi.DataError, match="only the NG-HVI methods"):
         fit(tmp_path, method="davi")
     with pytest.raises(nghvi.DataError, match="give an integer"):
         fit(tmp_path, random_state=np.random.RandomState(0))

@@ -192,7 +192,7 @@ BAD = [
     ("quote.csv", "y ~ x", "a quote that opens in line 2 is not closed"),
     ("latin.csv", "y ~ x", "latin.csv, line 3: the text is not UTF-8"),
     ("false.parquet", "y ~ x", "false.parquet: the file cannot be read"),
-    ("one.csv", "y ~ x", "one.csv: there is one row only"),
+    ("one.csv", "y ~ x", "one.csv: there is only one row"),
     ("good.csv", "y ~ x +* g", "at '+*' (character 7)"),
     ("good.csv", "y ~ (1 | g) + (1 | x)", "one grouping factor is supported"),
     ("good.csv", "g ~ x", "the response 'g' holds 'a'"),

@@ -203,7 +203,7 @@ BAD = {
     "y ~ x*(1 | g)": "stands on its own",
     "y ~ x | g": "stands on its own",
     "y ~ (1 | x | g)": "one '|'",
-    "y ~ x - (1 | g)": "added only",
+    "y ~ x - (1 | g)": "only be added",
     "y ~ ( | g)": "say what varies",
     "y ~ (1 | )": "name the column of the groups",
     "y ~ x + (0 | g)": "nothing varies",

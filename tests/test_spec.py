@@ -111,7 +111,7 @@ def test_clone_set_params_and_grids_read_the_formula_that_is_set():
         ("y ~ a", ["a", "y"], FRAME["y"] + 1, "y differs from 'y', the left side"),
         ("y ~ a", ["a"], FRAME["b"], "called 'b', cannot be checked against 'y'"),
         ("exp(y) ~ a", ["a", "y"], FRAME["y"], r"y differs from 'exp\(y\)'"),
-        ("exp(y) ~ a", ["a"], FRAME["y"], "cannot be told"),
+        ("exp(y) ~ a", ["a"], FRAME["y"], "cannot be checked"),
         ("y ~ a", ["a"], None, "no column 'y'"),
     ],
 )
