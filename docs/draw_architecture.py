@@ -20,7 +20,7 @@ LAYERS = (
     (("infer", "one call"), ("recipes", "smooth, deep, published: stages and verdict")),
     (("models", "mixed model, pieces"), ("variational", "Gaussian families")),
     (("responses", "what y is"), ("latents", "integrate or draw effects")),
-    (("data", "rows, sums, pieces, files"), ("networks", "trunks"), ("priors", "of all parameters")),
+    (("data", "rows, sums, pieces, files"), ("networks", "trunks"), ("priors", "and units")),
     (("_core", "model, draws, score, direction, step, loop"), ("_linalg", "small and low rank")),
 )
 """From the top: every layer imports only those below it."""
