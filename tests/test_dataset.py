@@ -233,7 +233,7 @@ def test_bad_places_are_named(frame, folder, tmp_path, monkeypatch):
         (tmp_path / "empty", {}, "holds no Parquet file"),
         (tmp_path / "none.parquet", {}, "no such file or folder"),
         (tmp_path / "t.parquet", {}, "cannot be read as Parquet"),
-        (folder, {"workdir": tmp_path / "taken"}, "holds something else"),
+        (folder, {"workdir": tmp_path / "taken"}, "holds something other"),
         (folder, {"workdir": tmp_path / "file" / "rows"}, "cannot be written"),
         (folder, {"columns": ("a", "height")}, "no column 'height'"),
     ):
