@@ -152,8 +152,12 @@ def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l 
         ends = first - sd * jnp.sqrt(1 / level - 1), last + sd * jnp.sqrt(level / (1 - level))
 
         def pick(middle: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            each = jax.vmap(lambda *part: response.cdf(middle, *part))
-            below = jnp.mean(each(location, variance, dispersion), axis=0) < level
+            parts = location, variance, dispersion
+            if support.discrete:  # one draw at a time: sums over counts end at the largest
+                up_to = jax.lax.map(lambda part: response.cdf(middle, *part), parts)
+            else:
+                up_to = jax.vmap(lambda *part: response.cdf(middle, *part))(*parts)
+            below = jnp.mean(up_to, axis=0) < level
             return jnp.where(below, middle, ends[0]), jnp.where(below, ends[1], middle)
 
         if support.discrete:  # the least value with that probability up to it

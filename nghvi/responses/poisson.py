@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 from jax.scipy.special import gammaincc, gammaln
 from jaxtyping import Array
 
@@ -33,7 +32,8 @@ class Poisson(Counts):
         mean = self.mean(location, dispersion)
         return mean, mean
 
-    def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
-        mean = self.mean(location, dispersion)
-        up_to = gammaincc(jnp.maximum(jnp.floor(y), 0.0) + 1, mean)
-        return jnp.where(y < 0, 0.0, up_to)
+    def growth(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        return self.mean(eta, dispersion) / (y + 1)
+
+    def distant_cdf(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        return gammaincc(y + 1, self.mean(eta, dispersion))
