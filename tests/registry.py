@@ -14,7 +14,14 @@ from nghvi._core.response import Response
 from nghvi._core.variational import Variational
 from nghvi._linalg.lowrank import pack_lower
 from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, WishartPrecision
-from nghvi.responses import Gaussian, Logit, Poisson, Probit, StudentT
+from nghvi.responses import (
+    Gaussian,
+    Logit,
+    NegativeBinomial,
+    Poisson,
+    Probit,
+    StudentT,
+)
 from nghvi.variational import CholeskyGaussian, FactorGaussian
 
 DIM = 6
@@ -78,9 +85,15 @@ RESPONSES: dict[str, ResponseCase] = {
         )
         for response in (Probit(), Logit())
     },
-    "poisson": ResponseCase(
-        Poisson(), [], [[0, 3, 3], [2, 2, 7e8]], [[0, 0], [-1, 2], [0.5, 2], [1, np.nan], [1, 1e9]]
-    ),
+    **{
+        response.name: ResponseCase(
+            response,
+            [3.8] * response.num_dispersion,
+            [[0, 3, 3], [2, 2, 7e8]],
+            [[0, 0], [-1, 2], [0.5, 2], [1, np.nan], [1, 1e9]],
+        )
+        for response in (Poisson(), NegativeBinomial())
+    },
 }
 
 SCALAR_PRIORS: dict[str, InverseGamma | HalfT] = {

@@ -2,17 +2,18 @@
 
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import kstest
+from scipy.stats import kstest, nbinom, poisson
 
 import nghvi
 from nghvi import plots, scores
 from nghvi._core.response import ResponseError
 from nghvi.responses import RESPONSES, Poisson
 
-COUNTS = ["poisson"]
+COUNTS = ["poisson", "negative-binomial"]
 FORMULA = "n ~ x + offset(log(time)) + (1 | g)"
 counts = pytest.mark.parametrize("name", COUNTS)
 
@@ -22,7 +23,7 @@ def draw(name, groups, rng):
     g = np.repeat(np.arange(groups), 12)
     x, time = rng.normal(size=g.size), rng.uniform(0.5, 2, g.size)
     mean = time * np.exp(np.log(1.5) + np.log(2) * x + 0.5 * rng.normal(size=groups)[g])
-    size = {"poisson": np.inf}[name]
+    size = {"poisson": np.inf, "negative-binomial": 4.0}[name]
     rate = mean if np.isinf(size) else mean * rng.gamma(size, size=g.size) / size
     return pd.DataFrame({"n": rng.poisson(rate), "x": x, "time": time, "g": g.astype(str)})
 
@@ -115,6 +116,19 @@ def test_new_groups_and_files(name, tmp_path):
 def test_an_object_is_as_good_as_its_name():
     found = nghvi.mixed(FORMULA, table("poisson"), response=Poisson())
     pd.testing.assert_frame_equal(found.summary(), fitted("poisson").summary())
+
+
+@counts
+def test_the_distribution_function_is_right_however_large_the_counts(name):
+    response = RESPONSES[name]()
+    dispersion = jnp.full(response.num_dispersion, 2.0)
+    for mean in (0.3, 40.0, 600.0, 3e4):
+        sd = np.sqrt(response.moments(jnp.log(mean), jnp.zeros(()), dispersion)[1])
+        y = np.array([-1, *np.floor(mean + sd * np.array([-2, 0.2, 3])).clip(0), mean // 1 + 0.5])
+        found = response.cdf(y, jnp.full(5, np.log(mean)), jnp.zeros(5), dispersion)
+        size = np.inf if name == "poisson" else float(response.size(dispersion))
+        known = poisson(mean) if np.isinf(size) else nbinom(size, size / (size + mean))
+        np.testing.assert_allclose(found, known.cdf(y), atol=1e-9)
 
 
 @pytest.mark.parametrize("level", [1e-4, 1e7])

@@ -23,17 +23,17 @@ MOST = 1000
 @functools.cache
 def density(name):
     """Points y of the support, the weight of each in an integral, and log p(y | eta), row by y."""
-    case, t = RESPONSES[name], np.linspace(-40, 40, 8001)
+    case, t = RESPONSES[name], np.linspace(-40, 40, 16_001)
     support = case.response.support
     if support.discrete:
         y = np.arange(support.low, min(support.high, MOST) + 1)
         weight = np.ones(y.size)
     elif np.isinf(support.low):
-        y, weight = t, np.full(t.size, 0.01)
+        y, weight = t, np.full(t.size, 0.005)
     elif np.isinf(support.high):
-        y, weight = np.exp(t), 0.01 * np.exp(t)
+        y, weight = np.exp(t), 0.005 * np.exp(t)
     else:
-        y, weight = expit(t), 0.01 * expit(t) * expit(-t)
+        y, weight = expit(t), 0.005 * expit(t) * expit(-t)
     inside = support.holds(y)  # but for points that rounding has put at an end
     y, weight = y[inside], weight[inside]
     log_prob = jax.jit(
@@ -178,6 +178,20 @@ def test_dispersion_has_a_start_a_prior_and_names(name):
     prior = response.log_prior(start, Priors())
     assert prior.shape == ()
     assert np.isfinite(prior)
+
+
+@responses
+def test_one_parameter_of_its_own_has_a_proper_prior_with_draws(name):
+    response = RESPONSES[name].response
+    if response.num_dispersion != 1:
+        return
+    grid = np.linspace(-60, 60, 24_001)
+    density = np.exp(jax.vmap(lambda t: response.log_prior(t[None], Priors()))(jnp.asarray(grid)))
+    np.testing.assert_allclose(np.trapezoid(density, grid), 1, rtol=1e-4)
+    drawn = response.sample_prior(np.random.default_rng(0), 40_000, Priors())[:, 0]
+    found = np.interp(np.quantile(drawn, [0.1, 0.5, 0.9]), grid, 0.005 * np.cumsum(density))
+    np.testing.assert_allclose(found, [0.1, 0.5, 0.9], atol=0.01)
+    assert response.stated_priors(Priors()).keys() == response.reported(drawn[:, None], 1.0).keys()
 
 
 @responses

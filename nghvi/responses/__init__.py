@@ -3,6 +3,7 @@
 from nghvi._core.response import Response as Response
 from nghvi.responses.gaussian import Gaussian as Gaussian
 from nghvi.responses.logit import Logit as Logit
+from nghvi.responses.negative_binomial import NegativeBinomial as NegativeBinomial
 from nghvi.responses.poisson import Poisson as Poisson
 from nghvi.responses.probit import Probit as Probit
 from nghvi.responses.student_t import StudentT as StudentT
@@ -13,4 +14,5 @@ RESPONSES: dict[str, type[Response]] = {
     "probit": Probit,
     "logit": Logit,
     "poisson": Poisson,
+    "negative-binomial": NegativeBinomial,
 }
