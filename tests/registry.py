@@ -15,6 +15,7 @@ from nghvi._core.variational import Variational
 from nghvi._linalg.lowrank import pack_lower
 from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, WishartPrecision
 from nghvi.responses import (
+    GammaResponse,
     Gaussian,
     Logit,
     NegativeBinomial,
@@ -94,6 +95,9 @@ RESPONSES: dict[str, ResponseCase] = {
         )
         for response in (Poisson(), NegativeBinomial())
     },
+    "gamma": ResponseCase(
+        GammaResponse(), [3.8], [[1e-9, 2.0, 1e6]], [[0.0, 1.0], [-1.0, 1.0], [1, np.inf]]
+    ),
 }
 
 SCALAR_PRIORS: dict[str, InverseGamma | HalfT] = {

@@ -1,6 +1,7 @@
 """Response distributions: one small file each and one line here."""
 
 from nghvi._core.response import Response as Response
+from nghvi.responses.gamma import GammaResponse as GammaResponse
 from nghvi.responses.gaussian import Gaussian as Gaussian
 from nghvi.responses.logit import Logit as Logit
 from nghvi.responses.negative_binomial import NegativeBinomial as NegativeBinomial
@@ -15,4 +16,5 @@ RESPONSES: dict[str, type[Response]] = {
     "logit": Logit,
     "poisson": Poisson,
     "negative-binomial": NegativeBinomial,
+    "gamma": GammaResponse,
 }

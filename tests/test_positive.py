@@ -1,0 +1,68 @@
+"""Positive numbers through what comes after the fit."""
+
+import functools
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import kstest
+
+import nghvi
+from nghvi import scores
+from nghvi._core.response import ResponseError
+from nghvi.responses import GammaResponse
+
+FORMULA = "y ~ x + (1 | g)"
+
+
+def draw(groups, rng):
+    """Rows of twelve a group; coefficients 0.5 and 0.7, sd of the effects 0.5."""
+    g = np.repeat(np.arange(groups), 12)
+    x = rng.normal(size=g.size)
+    eta = 0.5 + 0.7 * x + 0.5 * rng.normal(size=groups)[g]
+    y = np.exp(eta) * rng.gamma(5, size=g.size) / 5
+    return pd.DataFrame({"y": y, "x": x, "g": g.astype(str)})
+
+
+@functools.cache
+def fitted():
+    rows = draw(24, np.random.default_rng(1))
+    return rows, nghvi.mixed(FORMULA, rows, response="gamma")
+
+
+def test_the_truth_is_in_the_posterior():
+    _, model = fitted()
+    summary = model.summary(level=0.99)
+    assert model.converged_
+    assert summary.loc["x", "q0.5"] < 0.7 < summary.loc["x", "q99.5"]
+    spread = summary.loc["cv"]
+    assert spread["q0.5"] < 0.2**0.5 < spread["q99.5"]
+
+
+def test_intervals_stay_in_the_support_and_cover():
+    rows, model = fitted()
+    lower, upper = model.predict_interval(rows)
+    assert GammaResponse().support.holds(np.concatenate([lower, upper])).all()
+    assert 0.84 < scores.coverage(rows["y"].to_numpy(), lower, upper) < 0.97
+    assert kstest(model.check_rows(rows, rows["y"])["pit"], "uniform").pvalue > 0.01
+
+
+def test_a_file_holds_the_model(tmp_path):
+    rows, model = fitted()
+    model.save(tmp_path / "model.nghvi")
+    again = nghvi.load(tmp_path / "model.nghvi")
+    np.testing.assert_array_equal(again.predict(rows), model.predict(rows))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0.0, r"y holds 0 in row 3.*numbers above 0.*zeros"),
+        (-2.0, r"y holds -2 in row 3"),
+    ],
+)
+def test_values_outside_are_named_with_row_and_remedy(value, message):
+    rows = draw(3, np.random.default_rng(0))
+    rows.loc[3, "y"] = value
+    with pytest.raises(ResponseError, match=message):
+        nghvi.mixed(FORMULA, rows, response="gamma")
