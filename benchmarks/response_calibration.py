@@ -1,0 +1,128 @@
+"""Responses against long MCMC runs: ``python -m benchmarks.response_calibration --reference DIR``.
+
+A case is a formula with one grouping factor, a table of rows, and posterior moments under stated
+priors. Every response that the library has is fitted by its formula with these priors and no other
+setting, for several seeds. Printed for each fit: the largest |mean - reference mean| / reference
+sd, the smallest and largest ratio of sds over coefficients and over the other parameters, and the
+share of levels whose effect's mean is within 0.1 sd.
+"""
+
+import argparse
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+import nghvi
+from nghvi.priors import HalfT, HuangWand, Priors
+from nghvi.responses import RESPONSES
+
+MEAN, COEF_SDS, OTHER_SDS, EFFECTS = 0.1, (0.95, 1.05), (0.93, 1.07), 0.99
+
+
+def cases(folder: pathlib.Path) -> Iterator[dict]:
+    """Those with one factor and a response of the library, smallest first."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    for facts in sorted(found, key=lambda facts: facts["n"]):
+        whole = facts["formula"].split("~")[0].strip() == facts["y"]  # not cbind(...)
+        if facts["response"] in RESPONSES and len(facts["random"]) == 1 and whole:
+            yield facts
+
+
+def reference_name(facts: dict, name: str) -> str:
+    """What a reference calls a parameter of ours."""
+    (term,) = facts["random"]
+    kind, _, inside = name.partition("[")
+    inside = inside.removesuffix("]").replace("intercept", "Intercept")
+    many = len(term["coefficients"]) > 1
+    if kind == "effects_sd":
+        return f"sd({term['factor']}:{inside})" if many else f"sd({term['factor']})"
+    if kind == "effects_corr":
+        return f"cor({term['factor']}:{inside})"
+    return "Intercept" if name == "intercept" else name
+
+
+def check(folder: pathlib.Path, facts: dict, seed: int) -> dict:
+    """Fit one case and compare."""
+    rows = pd.read_csv(folder / facts["design_file"])
+    reference = pd.read_csv(folder / f"{facts['name']}.csv").set_index("parameter")
+    correlated = len(facts["random"][0]["coefficients"]) > 1
+    priors = Priors(
+        coef_sd=10.0, effects=HuangWand() if correlated else HalfT(), noise=HalfT(2.0, 2.5)
+    )
+    begun = time.perf_counter()
+    fitted = nghvi.mixed(
+        facts["formula"],
+        rows,
+        response=facts["response"],
+        priors=priors,
+        standardize=False,
+        random_state=seed,
+    )
+    seconds = time.perf_counter() - begun
+    summary = fitted.summary()
+    known = reference.loc[[reference_name(facts, name) for name in summary.index]]
+    away = (np.abs(summary["mean"].to_numpy() - known["mean"]) / known["sd"]).to_numpy()
+    ratio = (summary["sd"].to_numpy() / known["sd"]).to_numpy()
+    coef = np.isin(summary.index, list(fitted.posterior_.names.features))
+    share = _effects_share(fitted, pd.read_csv(folder / f"{facts['name']}_effects.csv"))
+    inside = _within(ratio[coef], COEF_SDS) and _within(ratio[~coef], OTHER_SDS)
+    return {
+        "mean": float(away.max()),
+        "coef": (float(ratio[coef].min()), float(ratio[coef].max())),
+        "other": (float(ratio[~coef].min()), float(ratio[~coef].max())),
+        "effects": share,
+        "k_hat": fitted.k_hat_,
+        "seconds": seconds,
+        "ok": fitted.converged_ and away.max() <= MEAN and inside and share >= EFFECTS,
+    }
+
+
+def _within(ratio: np.ndarray, limits: tuple[float, float]) -> bool:
+    return bool(limits[0] <= ratio.min() and ratio.max() <= limits[1])
+
+
+def _effects_share(fitted: nghvi.MixedRegressor, effects: pd.DataFrame) -> float:
+    table = fitted.group_effects()
+    table.index = table.index.astype(str)
+    close = []
+    for name, part in effects.groupby("coefficient"):
+        ours = "intercept" if name == "Intercept" else str(name)
+        found = table[f"{ours}_mean"].loc[list(part["level"].astype(str))].to_numpy()
+        close.append(np.abs(found - part["mean"]) <= MEAN * part["sd"])
+    return float(np.mean(np.concatenate(close)))
+
+
+def main() -> int:
+    """Run all cases; exit code 1 if one is out of bounds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--reference", type=pathlib.Path, default="../shared/data/mcmc_reference")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", help="run the cases whose name contains this")
+    chosen = parser.parse_args()
+    if not chosen.reference.is_dir():
+        print(f"no reference posteriors in {chosen.reference}: give --reference DIR")
+        return 0
+    failed = 0
+    print(f"{'case':28s} seed  mean/sd  coef sds      other sds     effects  k-hat  seconds")
+    for facts in cases(chosen.reference):
+        if chosen.only not in facts["name"]:
+            continue
+        for seed in range(chosen.seeds):
+            row = check(chosen.reference, facts, seed)
+            failed += not row["ok"]
+            sds = "  ".join(f"{low:.3f}-{high:.3f}" for low, high in (row["coef"], row["other"]))
+            print(
+                f"{facts['name']:28s} {seed:4d}  {row['mean']:7.3f}  {sds}  {row['effects']:7.3f}  "
+                f"{row['k_hat']:5.2f}  {row['seconds']:7.1f}  {'' if row['ok'] else 'OUT'}",
+                flush=True,
+            )
+    print(f"{failed} out of bounds")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
