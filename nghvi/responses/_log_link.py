@@ -44,7 +44,7 @@ class Counts(LogLink):
     """Numbers of events.
 
     Their distribution function is a sum of probabilities, each from the one before, where counts
-    and means are moderate: a hundredth of the work of the incomplete functions of all others.
+    and means are moderate: a fiftieth of the time of the incomplete functions, or less.
     """
 
     remedy: ClassVar[str] = (
