@@ -1,13 +1,15 @@
 """Trunks: the part of a model that turns inputs into features h(x).
 
 ``Identity`` makes a linear mixed model; ``Perceptron`` a deep one, with
-``h^(l) = (1, act(W_l h^(l-1)))`` and the bias in the first column of ``W_l``.
+``h^(l) = (1, act(W_l h^(l-1)))`` and the bias in the first column of ``W_l``. ``Skip`` puts the
+inputs beside a network's features, ``(1, x, size h(x) / sqrt(width))``: the deep model then
+contains the linear one, and ``size`` says how much there is of the network.
 """
 
 import abc
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +18,8 @@ from jaxtyping import Array, Float
 
 from nghvi._typing import Key, PyTree
 
+FIRST_SIZE = 0.5
+"""Of the network's part where it stands beside the inputs: half of what its prior expects."""
 ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh, "silu": jax.nn.silu}
 
 
@@ -34,6 +38,11 @@ class Trunk(eqx.Module):
     @abc.abstractmethod
     def num_features(self) -> int:
         """Number of features, offset included."""
+
+    @property
+    def sized(self) -> bool:
+        """Whether one of its weights is the scale of all that it learns."""
+        return False
 
 
 class Identity(Trunk):
@@ -78,6 +87,40 @@ class Perceptron(Trunk):
     @property
     def num_features(self) -> int:
         return self.hidden[-1] + 1
+
+
+class SkipWeights(NamedTuple):
+    """Weights of the network, and the size of its part."""
+
+    network: PyTree
+    size: Float[Array, " 1"]
+
+
+class Skip(Trunk):
+    """A 1, the inputs, and a network's features times a size that is learnt."""
+
+    network: Trunk
+    num_inputs: int = eqx.field(static=True)
+
+    def init_weights(self, key: Key) -> SkipWeights:
+        return SkipWeights(self.network.init_weights(key), jnp.full(1, FIRST_SIZE))
+
+    def __call__(self, weights: SkipWeights, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
+        learnt = self.network(weights.network, x)[:, 1:]
+        return _with_offset(jnp.concatenate([x, self.unit * weights.size * learnt], axis=1))
+
+    @property
+    def num_features(self) -> int:
+        return self.num_inputs + self.network.num_features
+
+    @property
+    def sized(self) -> bool:
+        return True
+
+    @property
+    def unit(self) -> float:
+        """What keeps the sum of the network's features at the same scale for any width."""
+        return 1 / math.sqrt(self.network.num_features - 1)
 
 
 class OwnTrunk(Trunk):

@@ -20,7 +20,7 @@ from nghvi._core.direction import Direction
 from nghvi._core.draws import DrawScheme
 from nghvi._core.model import LatentModel
 from nghvi._core.score import Score
-from nghvi._core.step_rules import Adam
+from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import RemainingError, Variational
 from nghvi._linalg.damped_cg import SolveInfo
 from nghvi._linalg.tree import materialise, tree_norm, tree_where
@@ -57,7 +57,7 @@ class HybridVI(eqx.Module):
     draws: DrawScheme
     score: Score
     direction: Direction
-    step_rule: optax.GradientTransformation | Adam
+    step_rule: optax.GradientTransformation | Adam | NaturalSteps
     batch: int | None = eqx.field(static=True, default=None)
     """Draws evaluated side by side; None means all. Bounds memory, changes nothing else."""
     every_error: bool = eqx.field(static=True, default=False)

@@ -120,6 +120,11 @@ class MarginalModel(LatentModel):
         """Whether a fit may evaluate :meth:`log_marginal` thousands of times."""
         return True
 
+    @property
+    def moves_naturally(self) -> bool:
+        """Whether natural gradients of a diagonal Gaussian find more than Adam where it is deep."""
+        return False
+
     def refined(self) -> Self:
         """The model with a more accurate :meth:`log_marginal`; itself if there is none."""
         return self
@@ -148,6 +153,10 @@ class DividedModel(MarginalModel):
     @property
     def integration_is_affordable(self) -> bool:
         return self.model.integration_is_affordable
+
+    @property
+    def moves_naturally(self) -> bool:
+        return self.model.moves_naturally
 
     def refined(self) -> Self:
         better = self.model.refined()

@@ -4,6 +4,7 @@ Every factory is cached, so that equal settings give the same object and nothing
 twice.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -109,10 +110,56 @@ class Adam(eqx.Module):
     ) -> tuple[PyTree, PyTree]:
         """The step and the next state."""
         scaled, following = _ADAM.update(direction, state)
-        done = (state.count / self.num_steps - self.hold) / (1 - self.hold)
-        cosine = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(done, 0.0, 1.0)))
-        factor = -self.length * (0.01 + 0.99 * cosine)
+        factor = -self.length * _falling(state.count / self.num_steps, self.hold)
         return jax.tree.map(lambda x: factor * x, scaled), following
+
+
+class NaturalState(NamedTuple):
+    """Average of the mean's natural gradients, and the number of steps."""
+
+    momentum: Float[Array, " m"]
+    count: Int[Array, ""]
+
+
+class NaturalSteps(eqx.Module):
+    """Natural gradient steps of a diagonal Gaussian in its own units: mean / sd and log sd.
+
+    There the Fisher matrix is the identity for the mean and 2 for the log sds. The mean moves by
+    ``length`` times an average of natural gradients whose norm is at most sqrt(m); the log sds by
+    ``widening`` times theirs, by a quarter at most. Both stay so long for the share ``hold`` of
+    the steps and then fall along a cosine to 1 %.
+    """
+
+    num_steps: float | Array = eqx.field(converter=jnp.asarray)
+    length: float | Array = eqx.field(converter=jnp.asarray, default=0.1)
+    widening: float | Array = eqx.field(converter=jnp.asarray, default=0.01)
+    hold: float | Array = eqx.field(converter=jnp.asarray, default=0.3)
+
+    def init(self, params: PyTree) -> NaturalState:
+        """State before the first step."""
+        return NaturalState(jnp.zeros_like(params.mean), jnp.zeros((), int))
+
+    def update(
+        self, direction: PyTree, state: NaturalState, params: PyTree | None = None
+    ) -> tuple[PyTree, NaturalState]:
+        """The step and the next state."""
+        momentum = MEMORY * state.momentum + (1 - MEMORY) * direction.mean
+        average = momentum / (1 - MEMORY ** (state.count + 1.0))
+        longest = jnp.sqrt(average.size) / (jnp.linalg.norm(average) + 1e-30)
+        share = _falling(state.count / self.num_steps, self.hold)
+        mean = -self.length * share * jnp.minimum(1.0, longest) * average
+        scale = jnp.clip(-0.5 * self.widening * share * direction.scale, -0.25, 0.25)
+        update = dataclasses.replace(direction, mean=mean, scale=scale)
+        return update, NaturalState(momentum, state.count + 1)
+
+
+MEMORY = 0.9
+
+
+def _falling(done: Array, hold: Array) -> Array:
+    """1 up to the share ``hold`` of the steps, then a cosine to 0.01."""
+    left = jnp.clip((done - hold) / (1 - hold), 0.0, 1.0)
+    return 0.01 + 0.99 * 0.5 * (1 + jnp.cos(jnp.pi * left))
 
 
 _ADAM = optax.scale_by_adam()

@@ -71,6 +71,7 @@ class MixedEstimator(Checks):
         hidden: tuple[int, ...] = (),
         activation: str = "relu",
         trunk: Any = None,
+        skip: bool | str = "auto",
         random: str | list = "auto",
         response: Any = "auto",
         covariance: str = "auto",
@@ -94,6 +95,7 @@ class MixedEstimator(Checks):
         self.hidden = hidden
         self.activation = activation
         self.trunk = trunk
+        self.skip = skip
         self.random = random
         self.response = response
         self.covariance = covariance
@@ -135,11 +137,13 @@ class MixedEstimator(Checks):
         weight = None if counts is None else read_counts(counts, len(y))
         check_sizes(np.abs(table.values).max(axis=0, initial=0.0), table.names)
         check_sizes(np.abs(y).max(keepdims=True), ["y"])
-        structure = Structure.of(self, spec, table.names)
+        structure = Structure.of(self, spec, table.names, response)
         deep, random, known_coef = spec.deep, structure.random, structure.known_coef
         x = add_intercept(table, spec.intercept)
         check_runs(self.method, devices=self.devices, checkpoint=kept)
         codes, self.groups_ = self._encode(table)
+        structure = structure.without_fixed_columns(spec, x, codes)
+        random = structure.random
         num_fixed = x.shape[1] - len(known_coef)
         warn_about_meaning(
             table,

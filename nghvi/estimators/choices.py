@@ -209,6 +209,23 @@ def choose_trunk(num_inputs: int, hidden: Any, activation: str, trunk: Any) -> T
     return Perceptron(num_inputs, tuple(int(w) for w in hidden), activation)
 
 
+def choose_skip(settings: Any, response: Response) -> bool:
+    """Whether the inputs stand beside the network's features."""
+    if settings.skip not in (True, False, "auto"):
+        raise DataError(f"skip={settings.skip!r}: choose True, False or 'auto'.")
+    if settings.skip != "auto":
+        return bool(settings.skip)
+    learnt = settings.priors is None or getattr(settings.priors, "weight_sd", None) is None
+    return bool(settings.hidden) and settings.method == "auto" and response.conjugate and learnt
+
+
+def beside_inputs(priors: Priors, inputs: int, learnt: int) -> Priors:
+    """The default priors of a network's features that have the inputs beside them."""
+    scales = (2.5, *[0.5] * inputs, *[1.0] * learnt)
+    coef = (*[priors.coef_sd] * (1 + inputs), *[1.0] * learnt)
+    return dataclasses.replace(priors, coef_sd=coef, effects=HalfT(scale=scales))
+
+
 def choose_priors(priors: Any, covariance: str) -> Priors:
     """The priors, with a covariance structure that agrees with them."""
     if covariance not in COVARIANCES:

@@ -76,6 +76,13 @@ def random_columns(
     return tuple(sorted(chosen))
 
 
+def varies_within(column: np.ndarray, codes: np.ndarray) -> bool:
+    """Whether a column differs between rows of the same group."""
+    first = np.full(codes.max() + 1, np.nan)
+    first[codes[::-1]] = column[::-1]
+    return bool((column != first[codes]).any())
+
+
 def centred_columns(
     num_columns: int, random: tuple[int, ...], *, fit_intercept: bool, correlated: bool
 ) -> np.ndarray:

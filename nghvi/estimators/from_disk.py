@@ -37,7 +37,7 @@ def fit_dataset(
     estimator.formula_ = None
     estimator._spec = spec = Spec.of(estimator, None)
     chosen = dataset.select(estimator.group, y, classes=response.classes)
-    structure = Structure.of(estimator, spec, chosen.inputs)
+    structure = Structure.of(estimator, spec, chosen.inputs, response)
     number = estimator.batch_groups
     copy = dataset.copied(chosen, number if isinstance(number, int) else None, estimator._seed())
     estimator.groups_, estimator._inputs = copy.learnt.levels, chosen.inputs

@@ -18,18 +18,23 @@ from nghvi.estimators.choices import (
     check_known_coef,
     check_method,
     check_number_of_parameters,
+    beside_inputs,
     choose_priors,
+    choose_skip,
     choose_trunk,
     is_deep,
 )
-from nghvi.estimators.columns import INTERCEPT, feature_names, random_columns
+from nghvi.estimators.columns import INTERCEPT, feature_names, random_columns, varies_within
 from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
 from nghvi.formula.syntax import EVERY_COLUMN
 from nghvi.models.mixed import MixedModel
-from nghvi.networks import Identity, Trunk
+from nghvi.networks import Identity, Skip, Trunk
 from nghvi.posterior.mixed import Named
 from nghvi.posterior.scaling import nonzero
 from nghvi.priors import HalfT, HuangWand, Priors
+
+MOST_SLOPES = 20
+"""Inputs up to which a network's default effects include theirs."""
 
 
 class Spec(NamedTuple):
@@ -103,7 +108,9 @@ class Structure(NamedTuple):
     known_coef: tuple[float, ...]
 
     @staticmethod
-    def of(settings: Any, spec: Spec, names: tuple[str, ...]) -> "Structure":
+    def of(
+        settings: Any, spec: Spec, names: tuple[str, ...], response: Response
+    ) -> "Structure":
         """From a spec, the other settings of its estimator and the names of its inputs."""
         check_counts(steps=settings.steps, n_starts=settings.n_starts)
         check_counts(batch_groups=settings.batch_groups)
@@ -114,12 +121,31 @@ class Structure(NamedTuple):
             raise DataError("there is no input column and no intercept: nothing to fit.")
         trunk = choose_trunk(len(features), settings.hidden, settings.activation, settings.trunk)
         if spec.deep:
-            features = (INTERCEPT, *(f"h{j}" for j in range(1, trunk.num_features)))
+            skip = choose_skip(settings, response)
+            trunk = Skip(trunk, len(names)) if skip else trunk
+            beside = feature_names(names, True) if skip else (INTERCEPT,)
+            learnt = trunk.num_features - len(beside)
+            features = (*beside, *(f"h{j}" for j in range(1, learnt + 1)))
+            if skip and settings.priors is None:
+                priors = beside_inputs(priors, len(names), learnt)
         check_known_coef(spec.known_coef, settings.method, spec.deep)
         random = spec.effects(settings, features)
         structure = Structure(priors, trunk, features, random, spec.known_coef)
         check_number_of_parameters(structure, len(names), settings.hidden)
         return structure
+
+    def without_fixed_columns(self, spec: Spec, x: np.ndarray, codes: np.ndarray) -> "Structure":
+        """Left to itself, a network has no effects of inputs that do not vary within groups.
+
+        They would be effects of the group itself; nor of so many inputs that groups' covariance
+        matrices would cost more than the network.
+        """
+        if not (isinstance(self.trunk, Skip) and self.random and _is_auto(spec.random)):
+            return self
+        inputs = range(1, x.shape[1] + 1)
+        varying = [j for j in inputs if varies_within(x[:, j - 1], codes)]
+        left = set(inputs) - set(varying if len(varying) <= MOST_SLOPES else ())
+        return self._replace(random=tuple(j for j in self.random if j not in left))
 
     def model(self, response: Response, sweeps: int | None) -> MixedModel:
         """The model; ``sweeps`` of Gibbs where its effects are drawn so."""
@@ -196,6 +222,8 @@ def follow_data(
         spread = np.sqrt(variance) if spec.intercept else size
         # A column that hardly varies has no unit of its own.
         coef = y_unit / np.where(spread > 1e-12 * size, spread, size)
+    if isinstance(structure.trunk, Skip):
+        coef[1 : 1 + len(variance)] = y_unit / nonzero(np.sqrt(variance))
     effects = coef.copy()
     if spec.deep:
         coef[0] = np.sqrt(y_unit**2 + y_mean**2)
@@ -212,5 +240,9 @@ def follow_data(
     priors = structure.priors
     if not spec.deep and num_rows <= num_fixed + FEW_SPARE:
         priors = dataclasses.replace(priors, noise=HalfT(floor=NO_EXACT_FIT))
+    if isinstance(priors.effects.scale, tuple):  # of every feature, so far
+        chosen = tuple(priors.effects.scale[j] for j in structure.random)
+        effects_prior = dataclasses.replace(priors.effects, scale=chosen or 1.0)
+        priors = dataclasses.replace(priors, effects=effects_prior)
     priors = priors.in_units(coef[:num_fixed], effects[list(structure.random)], float(y_unit))
     return structure._replace(priors=priors)

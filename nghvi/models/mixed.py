@@ -25,7 +25,7 @@ from nghvi.data.panel import collapse
 from nghvi.latents import centring, conjugate, cubature, metropolis, quadrature
 from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import scales
-from nghvi.networks import Identity, Trunk
+from nghvi.networks import Identity, Skip, Trunk
 from nghvi.priors import Priors, normal_log_density
 
 NODES = {1: 7, 2: 5, 3: 5}
@@ -54,6 +54,43 @@ class MixedParams(NamedTuple):
     """Log scale of each layer's weights; empty where their prior is fixed."""
 
 
+class LinearStart(NamedTuple):
+    """Where a network begins that has the inputs beside it: least squares without the network."""
+
+    coef: Float[Array, " q"]
+    """Of the intercept and the inputs."""
+    noise: Scalar
+    between: Scalar
+    """Variances within groups and of their intercepts, by analysis of variance."""
+
+    @staticmethod
+    @eqx.filter_jit
+    def of(data: Rows | Panel) -> "LinearStart":
+        """From all rows."""
+        q = data.x.shape[1] + 1
+        sums = data.moments(_with_ones, jnp.zeros(q), tuple(range(q)))
+        gram, cross = jnp.sum(sums.gram, axis=-1), jnp.sum(sums.cross, axis=-1)
+        coef = jnp.linalg.solve(gram + 1e-6 * sums.num_rows * jnp.eye(q), cross)
+        square = sums.square - 2 * coef @ cross + coef @ gram @ coef
+        sizes, left = sums.gram[0, 0], sums.cross[0] - coef @ sums.gram[0]
+        present = jnp.sum(sizes > 0)
+        by_group = jnp.sum(left**2 / jnp.maximum(sizes, 1e-300))
+        total, floor = square / sums.num_rows, 0.01 * data.variance + 1e-300
+        noise = (square - by_group) / jnp.maximum(sums.num_rows - present, 1)
+        noise = jnp.clip(noise, 0.05 * total, total)
+        spare = sums.num_rows - jnp.sum(sizes**2) / sums.num_rows
+        between = (by_group - (present - 1) * noise) / jnp.maximum(spare, 1e-300)
+        return LinearStart(
+            coef,
+            jnp.maximum(noise, floor),
+            jnp.clip(between, 0.02 * total + floor, total + floor),
+        )
+
+
+def _with_ones(x: Float[Array, "n d"]) -> Float[Array, "n q"]:
+    return jnp.concatenate([jnp.ones((len(x), 1)), x], axis=1)
+
+
 class MixedModel(MarginalModel):
     """A mixed model with one grouping factor.
 
@@ -64,7 +101,7 @@ class MixedModel(MarginalModel):
     has effects only, 1 of an offset. ``relative_coef``: theta holds the coefficients in units of
     :meth:`coef_unit`, in which the posterior of a response that attenuates them is less curved.
     ``effects_unit``: theta holds Omega in the coordinates of :mod:`nghvi.models.scales` with these
-    units, and not in those of its prior.
+    units, and not in those of its prior. ``start``: where a network with a skip connection begins.
     """
 
     trunk: Trunk
@@ -76,6 +113,7 @@ class MixedModel(MarginalModel):
     known_coef: tuple[float, ...] = eqx.field(static=True, default=())
     relative_coef: bool = eqx.field(static=True, default=False)
     effects_unit: Float[Array, " r"] | None = None
+    start: LinearStart | None = None
 
     @property
     def num_effects(self) -> int:
@@ -92,7 +130,11 @@ class MixedModel(MarginalModel):
         return self.response.conjugate or self.num_effects == 0 or self.nodes > 1
 
     def suited(self, data: GroupedData) -> "MixedModel":
-        """The same linear model with Omega in coordinates that suit the data."""
+        """The same model with coordinates of Omega, or a start, that suit the data."""
+        if isinstance(self.trunk, Skip) and self.response.conjugate:
+            if not isinstance(data, Rows | Panel):
+                return self
+            return dataclasses.replace(self, start=LinearStart.of(data))
         if self.num_effects == 0 or not isinstance(self.trunk, Identity):
             return self
         noise = None
@@ -114,6 +156,10 @@ class MixedModel(MarginalModel):
     def approximate(self) -> "MixedModel":
         needed = not self.response.conjugate and self.num_effects > 0
         return dataclasses.replace(self, num_nodes=1) if needed else self
+
+    @property
+    def moves_naturally(self) -> bool:
+        return self.trunk.sized and self.response.conjugate
 
     def num_observations(self, data: GroupedData) -> float:
         return float(data.num_rows)
@@ -156,6 +202,13 @@ class MixedModel(MarginalModel):
         # What a network's climb finds with effects at rest (log_at_rest) needs little of them.
         small = not (self.response.conjugate or isinstance(self.trunk, Identity))
         variances = jnp.clip((0.01 if small else 0.2) * unit, 1e-8, 1e8)
+        if self.start is not None:
+            known = self.start.coef.size
+            others = 0.3 * jax.random.normal(jax.random.fold_in(key, 1), (q - known,))
+            coef = jnp.concatenate([self.start.coef, others])
+            dispersion = jnp.log(self.start.noise)[None]
+            is_intercept = np.array(self.random) == 0
+            variances = jnp.where(is_intercept, self.start.between, 0.02 * self.start.noise)
         effects = self._effects_from_free(self.priors.effects.start(variances))
         return MixedParams(weights, coef, dispersion, effects, jnp.zeros(self._num_scales(weights)))
 
@@ -211,7 +264,8 @@ class MixedModel(MarginalModel):
         )
 
     def _num_scales(self, weights: PyTree) -> int:
-        return 0 if self.priors.weight_sd is not None else len(jax.tree.leaves(weights))
+        learnt = self.priors.weight_sd is None and not self.trunk.sized
+        return len(jax.tree.leaves(weights)) if learnt else 0
 
     def precision_factor(self, params: MixedParams) -> Float[Array, "r r"]:
         """Lower triangular L with Omega^-1 = L L'."""

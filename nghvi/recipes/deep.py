@@ -25,7 +25,7 @@ from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta
 from nghvi._core.score import AtRest, Integrated, Score
-from nghvi._core.step_rules import Adam
+from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
 from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on
@@ -76,7 +76,7 @@ def deep_recipe(
     model: LatentModel,
     data: Data,
     score: Score,
-    rank: int,
+    rank: int | None,
     steps: int | None = None,
     num_starts: int | None = None,
     *,
@@ -88,6 +88,9 @@ def deep_recipe(
     ``steps`` of one start in all; None polishes again until the ELBO has settled. ``network``:
     whether its posterior has many modes. ``batch``: draws evaluated side by side.
     """
+    natural = rank is None and isinstance(score, Integrated)
+    natural = natural and isinstance(model, MarginalModel) and model.moves_naturally
+    rank = 0 if natural else RANK if rank is None else rank
     lengths = Lengths.of(steps or (STEPS if isinstance(score, Integrated) else SAMPLED_STEPS))
     params = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
     unit, climb_score = starting_sd(params), score
@@ -119,12 +122,24 @@ def deep_recipe(
     explore = stage("explore", from_best, score, ScaledGradient(wide), 0.05, 0.3)
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
     polish = polish._replace(anchored=True)
+
+
+    def natural_stage(begin: Begin, share: float = 1.0) -> Stage:
+        num_steps = lengths.explore + lengths.polish
+        rule = NaturalSteps(num_steps, 0.1 * share, 0.01 * share)
+        algorithm = HybridVI(IndependentDraws(1), score, ScaledGradient(unit, 1.0), rule)
+        return Stage("natural", begin, algorithm, num_steps, CHUNK, max(1, num_steps // 10), anchored=True)
+
     settled = Cause.ONE_OF_MANY_MODES if network else Cause.FEW_FACTORS
     stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
-    stages += [explore, *_in_two(polish)]
+    if natural:
+        stages += _in_two(natural_stage(from_best))
+        polish = natural_stage(carry_on, 0.5)
+    else:
+        stages += [explore, *_in_two(polish)]
     if steps is None:
         for n in range(2, 2 + ENCORES):
-            stages += _in_two(polish._replace(name=f"polish {n}", encore=True))
+            stages += _in_two(polish._replace(name=f"{polish.name} {n}", encore=True))
     judge = judge_settling(batch, settled, starts=num_starts, rank=rank)
     return Recipe("deep", tuple(stages), judge, widen)
 

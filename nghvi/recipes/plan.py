@@ -78,7 +78,6 @@ class Plan(NamedTuple):
         if isinstance(model, MarginalModel) and not model.integration_is_cheap:
             score = score if self.latents == "integrate" else Sampled()
         starts = None if isinstance(self.n_starts, str) else self.n_starts
-        number = RANK if number is None else number
         return deep_recipe(
             model,
             data,

@@ -1,0 +1,254 @@
+"""Does a network earn its place on grouped tables? Deep default beside the linear mixed default.
+
+Every table is split into training rows, held-out rows of the same groups and whole groups that no
+model has seen. One line of JSON per fit, so that a run that was stopped goes on where it was:
+log scores by group, R2, RMSE, coverage of 90 % intervals and seconds. The differences printed are
+means over rows; their standard errors are taken over groups, whose rows belong together.
+
+Tables in ``CHOSEN_ON`` were looked at while defaults were chosen, those in ``JUDGED_ON`` were not.
+Simulated tables are always there, as is scikit-learn's; others are read from ``--data DIR``.
+
+Run: python -m benchmarks.tables --data DIR [--tables radon,exam] [--splits 2] [--out FILE]
+"""
+
+import argparse
+import json
+import pathlib
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_diabetes
+
+import nghvi
+from nghvi.studies.facts import about
+
+ROOT = pathlib.Path(__file__).parent.parent
+NEW_GROUPS, HELD_OUT = 0.2, 0.25
+LEVEL = 0.9
+MODELS: dict[str, dict] = {
+    "linear": {},
+    "deep": {"hidden": (32, 16)},
+}
+Simulated = Callable[[np.random.Generator], pd.DataFrame]
+
+
+def _grouped(rng: np.random.Generator, groups: int, size: int, inputs: int) -> pd.DataFrame:
+    x = pd.DataFrame(rng.uniform(size=(groups * size, inputs))).add_prefix("x")
+    return x.assign(group=np.repeat(np.arange(groups), size))
+
+
+def friedman(rng: np.random.Generator, groups: int = 30, size: int = 30) -> pd.DataFrame:
+    """Friedman's first function of five of ten inputs, intercepts by group."""
+    table = _grouped(rng, groups, size, 10)
+    a, b, c, d, e = (table[f"x{j}"] for j in range(5))
+    mean = 10 * np.sin(np.pi * a * b) + 20 * (c - 0.5) ** 2 + 10 * d + 5 * e
+    effects = 2 * rng.normal(size=groups)
+    return table.assign(y=mean + effects[table["group"]] + rng.normal(size=len(table)))
+
+
+def network(rng: np.random.Generator, groups: int = 300, size: int = 6) -> pd.DataFrame:
+    """The paper's process: random coefficients on the features of a network."""
+    table = _grouped(rng, groups, size, 5)
+    x = np.sqrt(12) * (table.filter(like="x").to_numpy() - 0.5)
+    for width in (5, 5):
+        w = rng.normal(size=(width, x.shape[1] + 1)) * np.sqrt(2 / x.shape[1])
+        x = np.maximum(x @ w[:, 1:].T + w[:, 0], 0)
+    h = np.concatenate([np.ones((len(x), 1)), x], axis=1)
+    coef = 1.5 * rng.normal(size=h.shape[1]) + 0.7 * rng.normal(size=(groups, h.shape[1]))
+    y = np.sum(h * coef[table["group"]], axis=1) + rng.normal(size=len(x))
+    return table.assign(y=y)
+
+
+def slopes(rng: np.random.Generator, groups: int = 20, size: int = 20) -> pd.DataFrame:
+    """A linear model with intercepts and slopes by group."""
+    table = _grouped(rng, groups, size, 4)
+    x = np.c_[np.ones(len(table)), table.filter(like="x")]
+    coef = rng.normal(size=5) + rng.normal(size=(groups, 5)) * [0.7, 1.0, 0.5, 0.0, 0.0]
+    return table.assign(y=np.sum(x * coef[table["group"]], axis=1) + rng.normal(size=len(x)))
+
+
+def intercepts(rng: np.random.Generator, groups: int = 40, size: int = 12) -> pd.DataFrame:
+    """A linear model with intercepts by group and a column that is constant within groups."""
+    table = _grouped(rng, groups, size, 3)
+    table["between"] = rng.normal(size=groups)[table["group"]]
+    effects = 0.8 * rng.normal(size=groups)[table["group"]]
+    mean = table["x0"] - 2 * table["x1"] + 0.5 * table["between"]
+    return table.assign(y=mean + effects + rng.normal(size=len(table)))
+
+
+def waves(rng: np.random.Generator, groups: int = 80, size: int = 15) -> pd.DataFrame:
+    """A smooth curve and an interaction, intercepts and slopes by group, Student-t noise."""
+    table = _grouped(rng, groups, size, 6)
+    a, b, c = (table[f"x{j}"] for j in range(3))
+    effects = rng.normal(size=(groups, 2))[table["group"]] * [0.5, 0.5]
+    mean = 1.5 * np.sin(2 * np.pi * a) + 3 * (b - 0.5) * (c - 0.5) + c
+    y = mean + effects[:, 0] + effects[:, 1] * c + 0.4 * rng.standard_t(5, len(table))
+    return table.assign(y=y)
+
+
+def steps(rng: np.random.Generator, groups: int = 60, size: int = 25) -> pd.DataFrame:
+    """A jump and a threshold among linear terms, weak beside the noise."""
+    table = _grouped(rng, groups, size, 5)
+    a, b, c = (table[f"x{j}"] for j in range(3))
+    effects = 0.6 * rng.normal(size=groups)[table["group"]]
+    mean = a + (b > 0.6) * 1.0 + np.maximum(c - 0.5, 0) * 2
+    return table.assign(y=mean + effects + rng.normal(size=len(table)))
+
+
+def diabetes(rng: np.random.Generator) -> pd.DataFrame:
+    """Progression of diabetes; groups are deciles of age."""
+    table = load_diabetes(as_frame=True).frame
+    groups = pd.qcut(table["age"], 10, labels=False, duplicates="drop")
+    return table.drop(columns="age").rename(columns={"target": "y"}).assign(group=groups)
+
+
+SIMULATED: dict[str, Simulated] = {
+    "friedman": friedman,
+    "network": network,
+    "slopes": slopes,
+    "intercepts": intercepts,
+    "waves": waves,
+    "steps": steps,
+    "diabetes": diabetes,
+}
+READ = {
+    "radon": ("radon_mn", "county_idx", "log_radon", ("log_uppm", "floor_measure"), None),
+    "exam": ("Exam", "school", "normexam", ("standLRT", "schavg", "sex", "schgend", "vr"), None),
+    "insteval": ("InstEval", "d", "y", ("studage", "lectage", "service", "dept"), 3000),
+    "sleepstudy": ("sleepstudy", "Subject", "Reaction", ("Days",), None),
+    "orthodont": ("Orthodont", "Subject", "distance", ("age", "Sex"), None),
+}
+"""File, group, response, inputs and the number of rows that are taken of a large file."""
+CHOSEN_ON = ("radon", "friedman", "network", "slopes")
+JUDGED_ON = ("exam", "insteval", "sleepstudy", "orthodont", "diabetes", "intercepts", "waves", "steps")
+
+
+def load(name: str, split: int, data: pathlib.Path | None) -> pd.DataFrame | None:
+    """A table with columns ``y`` and ``group``; None where its file is not there."""
+    rng = np.random.default_rng([split, *name.encode()])
+    if name in SIMULATED:
+        return SIMULATED[name](rng)
+    file, group, y, inputs, number = READ[name]
+    path = None if data is None else data / f"{file}.csv"
+    if path is None or not path.exists():
+        return None
+    table = pd.read_csv(path, dtype={"service": str, "dept": str})
+    if number is not None:
+        groups = rng.permutation(table[group].unique())
+        counts = table[group].value_counts().loc[groups].cumsum()
+        table = table[table[group].isin(counts.index[counts <= number])]
+    x = pd.get_dummies(table[list(inputs)], drop_first=True, dtype=float)
+    return x.assign(group=table[group].astype(str), y=table[y].astype(float))
+
+
+def divide(table: pd.DataFrame, split: int) -> dict[str, pd.DataFrame]:
+    """Training rows, held-out rows of the same groups, and whole new groups."""
+    rng = np.random.default_rng(split)
+    groups = rng.permutation(table["group"].unique())
+    new = table["group"].isin(groups[: max(2, round(NEW_GROUPS * len(groups)))])
+    rest = table[~new]
+    held = pd.Series(rng.uniform(size=len(rest)) < HELD_OUT, rest.index)
+    train = rest[~held]
+    train = train.loc[:, train.nunique() > 1]
+    held &= rest["group"].isin(train["group"])
+    parts = {"train": train, "known": rest[held], "new": table[new]}
+    return {name: part[train.columns] for name, part in parts.items()}
+
+
+def fit(name: str, split: int, model: str, table: pd.DataFrame) -> dict:
+    """One fit and what it scores."""
+    parts = divide(table, split)
+    begun = time.perf_counter()
+    train = parts["train"]
+    estimator = nghvi.MixedRegressor("group", random_state=split, **MODELS[model])
+    estimator.fit(train.drop(columns="y"), train["y"].to_numpy())
+    row = {"table": name, "split": split, "model": model, "seconds": time.perf_counter() - begun}
+    row |= {"rows": len(train), "groups": int(train["group"].nunique())}
+    row |= {"elbo": estimator.elbo_, "verdict": estimator.verdict_}
+    for part in ("known", "new"):
+        x, y = parts[part].drop(columns="y"), parts[part]["y"].to_numpy()
+        with warnings.catch_warnings():  # groups are new on purpose
+            warnings.simplefilter("ignore")
+            density = estimator.log_densities(x, y, draws=500)
+            mean = estimator.predict(x, draws=500)
+            lower, upper = estimator.predict_interval(x, level=LEVEL, draws=500)
+        by_group = pd.Series(density).groupby(x["group"].to_numpy()).agg(["sum", "size"])
+        error = np.mean((y - mean) ** 2)
+        row[part] = {
+            "log_score": float(density.mean()),
+            "r2": float(1 - error / np.var(y)),
+            "rmse": float(np.sqrt(error)),
+            "coverage": nghvi.scores.coverage(y, lower, upper),
+            "sums": by_group["sum"].tolist(),
+            "sizes": by_group["size"].tolist(),
+        }
+    return row
+
+
+def difference(deep: dict, linear: dict) -> tuple[float, float]:
+    """Mean difference of the log scores and its standard error over groups."""
+    size = np.array(deep["sizes"])
+    gain = np.array(deep["sums"]) - np.array(linear["sums"])
+    mean = gain.sum() / size.sum()
+    left = gain - mean * size
+    return float(mean), float(np.sqrt(np.sum(left**2) * len(size) / (len(size) - 1)) / size.sum())
+
+
+def line(rows: dict[tuple, dict], table: str, split: int, model: str) -> str:
+    """One comparison with the linear model as a row of a table."""
+    deep, linear = rows[table, split, model], rows[table, split, "linear"]
+    cells = [f"{table} ({split})", model]
+    for part in ("known", "new"):
+        gain, error = difference(deep[part], linear[part])
+        mark = "  <" if gain < -error else ""
+        cells.append(f"{gain:+.3f} ({error:.3f}){mark}")
+        cells.append(" / ".join(f"{each[part]['r2']:.3f}" for each in (deep, linear)))
+        cells.append(" / ".join(f"{each[part]['coverage']:.2f}" for each in (deep, linear)))
+    cells.append(" / ".join(f"{each['elbo']:.0f}" for each in (deep, linear)))
+    cells.append(" / ".join(f"{each['seconds']:.0f}" for each in (deep, linear)))
+    return " | ".join([*cells, deep["verdict"][:60]])
+
+
+HEAD = (
+    "table (split) | model | log score, known groups (se) | R2 deep / linear | coverage | "
+    "log score, new groups (se) | R2 | coverage | ELBO | seconds | verdict"
+)
+
+
+def main() -> int:
+    """Fit what is not there yet, and print every comparison."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=pathlib.Path)
+    parser.add_argument("--tables", default=",".join((*CHOSEN_ON, *JUDGED_ON)))
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--splits", type=int, default=2)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "benchmarks/results/tables.jsonl")
+    chosen = parser.parse_args()
+    rows: dict[tuple, dict] = {}
+    if chosen.out.exists():
+        for text in chosen.out.read_text().splitlines():
+            row = json.loads(text)
+            rows[row["table"], row["split"], row["model"]] = row
+    print(HEAD, flush=True)
+    for name in chosen.tables.split(","):
+        for split in range(1, chosen.splits + 1):
+            table = load(name, split, chosen.data)
+            if table is None:
+                print(f"{name}: no file (--data)")
+                break
+            for model in chosen.models.split(","):
+                if (name, split, model) not in rows:
+                    row = fit(name, split, model, table)
+                    rows[name, split, model] = row
+                    with chosen.out.open("a") as file:
+                        file.write(json.dumps(row | {"about": about()}) + "\n")
+                if model != "linear":
+                    print(line(rows, name, split, model), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
