@@ -23,7 +23,7 @@ import pandas as pd
 from sklearn.datasets import load_diabetes
 
 import nghvi
-from nghvi.studies.facts import about
+from nghvi.paper.studies.facts import about
 
 ROOT = pathlib.Path(__file__).parent.parent
 NEW_GROUPS, HELD_OUT = 0.2, 0.25
@@ -123,7 +123,16 @@ READ = {
 }
 """File, group, response, inputs and the number of rows that are taken of a large file."""
 CHOSEN_ON = ("radon", "friedman", "network", "slopes")
-JUDGED_ON = ("exam", "insteval", "sleepstudy", "orthodont", "diabetes", "intercepts", "waves", "steps")
+JUDGED_ON = (
+    "exam",
+    "insteval",
+    "sleepstudy",
+    "orthodont",
+    "diabetes",
+    "intercepts",
+    "waves",
+    "steps",
+)
 
 
 def load(name: str, split: int, data: pathlib.Path | None) -> pd.DataFrame | None:
@@ -203,7 +212,7 @@ def line(rows: dict[tuple, dict], table: str, split: int, model: str) -> str:
     cells = [f"{table} ({split})", model]
     for part in ("known", "new"):
         gain, error = difference(deep[part], linear[part])
-        mark = "  <" if gain < -error else ""
+        mark = "  <" if gain < -error - 1e-3 else ""
         cells.append(f"{gain:+.3f} ({error:.3f}){mark}")
         cells.append(" / ".join(f"{each[part]['r2']:.3f}" for each in (deep, linear)))
         cells.append(" / ".join(f"{each[part]['coverage']:.2f}" for each in (deep, linear)))
@@ -225,7 +234,9 @@ def main() -> int:
     parser.add_argument("--tables", default=",".join((*CHOSEN_ON, *JUDGED_ON)))
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--splits", type=int, default=2)
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "benchmarks/results/tables.jsonl")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=ROOT / "benchmarks/results/tables.jsonl"
+    )
     chosen = parser.parse_args()
     rows: dict[tuple, dict] = {}
     if chosen.out.exists():

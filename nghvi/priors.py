@@ -423,7 +423,9 @@ class Priors:
         if self.weight_sd is not None:
             return sum((normal_log_density(w, self.weight_sd) for w in layers), jnp.zeros(()))
         total = normal_log_density(jnp.asarray(log_scale), 1.0)
-        for w, s in zip(layers, log_scale if log_scale.size else np.zeros(len(layers)), strict=True):
+        for w, s in zip(
+            layers, log_scale if log_scale.size else np.zeros(len(layers)), strict=True
+        ):
             unit = math.sqrt(w.shape[0] / w.size) if w.ndim > 1 else 1.0
             total += normal_log_density(w * jnp.exp(-s), unit) - w.size * s
         return total

@@ -1,4 +1,4 @@
-"""Eight small fits, whose numbers are kept in ``tests/files/golden.json``.
+"""Nine small fits, whose numbers are kept in ``tests/files/golden.json``.
 
 They guard moves and merges: a change that means to change no number changes none of these. A change
 that means to is followed by ``python -m tests.golden``, which writes the file and the saved models
@@ -53,6 +53,9 @@ CASES = {
     "logit": Case(by_formula("y ~ a + (1 | g)", response="logit"), NEWTON, binary=True),
     "student-t": Case(by_formula("y ~ a + b + (1 | g)", response="student-t"), NEWTON),
     "network": Case(by_settings(nghvi.MixedRegressor, hidden=(3,), steps=60, n_starts=1), PATH),
+    "network without skip": Case(
+        by_settings(nghvi.MixedRegressor, hidden=(3,), skip=False, steps=60, n_starts=1), PATH
+    ),
     "ng-hvi": Case(by_settings(nghvi.MixedRegressor, method="ng-hvi", steps=30), PATH),
 }
 

@@ -68,11 +68,11 @@ def test_a_network_is_judged_and_evaluated(deep):
     verdict = deep.posterior_.inference.verdict
     facts = verdict.facts
     assert (deep.status_ == "settled") == (facts["bound"] <= facts["limit"] == 1.0)
-    assert facts["steps"] == 56  # the last quarter of 225
+    assert facts["steps"] == 125  # the last quarter of 500
     assert verdict.cause in (Cause.ONE_OF_MANY_MODES, Cause.RISING, Cause.NOISE)
     assert np.isfinite([deep.elbo_, deep.log_evidence_]).all()
     assert np.isfinite(deep.summary().to_numpy()).all()
-    assert set(deep.trace_["stage"]) == {"climb 1", "climb 2", "explore", "polish"}
+    assert set(deep.trace_["stage"]) == {"climb 1", "climb 2", "natural"}
 
 
 def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(

@@ -11,6 +11,7 @@ from nghvi import MixedRegressor
 from nghvi.estimators.spec import Spec, Structure
 from nghvi.formula import learn
 from nghvi.priors import HalfT, HuangWand
+from nghvi.responses import Gaussian
 from tests.conftest import panel_frame
 
 FRAME = panel_frame().assign(h=panel_frame()["g"] % 3)
@@ -22,7 +23,7 @@ def structure(formula, **settings):
     estimator = MixedRegressor(formula=formula, **settings)
     design = learn(formula, FRAME)
     spec = Spec.of(estimator, design)
-    return spec, Structure.of(estimator, spec, design.columns)
+    return spec, Structure.of(estimator, spec, design.columns, Gaussian())
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_the_formula_alone_says_what_is_fitted(formula, group, features, effects
 
 
 def test_effects_of_a_network_are_said_by_the_formula():
-    for term, number in {"(1 | g)": 1, "(. | g)": 4, "(. || g)": 4}.items():
+    for term, number in {"(1 | g)": 1, "(. | g)": 6, "(. || g)": 6}.items():
         spec, made = structure(f"y ~ a + b + {term}", hidden=(3,))
         assert (spec.intercept, len(made.random)) == (False, number)
 

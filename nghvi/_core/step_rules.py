@@ -118,7 +118,7 @@ class NaturalState(NamedTuple):
     """Average of the mean's natural gradients, and the number of steps."""
 
     momentum: Float[Array, " m"]
-    count: Int[Array, ""]
+    step: Int[Array, ""]
 
 
 class NaturalSteps(eqx.Module):
@@ -130,10 +130,10 @@ class NaturalSteps(eqx.Module):
     the steps and then fall along a cosine to 1 %.
     """
 
+    length: float | Array = eqx.field(converter=jnp.asarray)
+    widening: float | Array = eqx.field(converter=jnp.asarray)
     num_steps: float | Array = eqx.field(converter=jnp.asarray)
-    length: float | Array = eqx.field(converter=jnp.asarray, default=0.1)
-    widening: float | Array = eqx.field(converter=jnp.asarray, default=0.01)
-    hold: float | Array = eqx.field(converter=jnp.asarray, default=0.3)
+    hold: float | Array = eqx.field(converter=jnp.asarray)
 
     def init(self, params: PyTree) -> NaturalState:
         """State before the first step."""
@@ -144,19 +144,19 @@ class NaturalSteps(eqx.Module):
     ) -> tuple[PyTree, NaturalState]:
         """The step and the next state."""
         momentum = MEMORY * state.momentum + (1 - MEMORY) * direction.mean
-        average = momentum / (1 - MEMORY ** (state.count + 1.0))
+        average = momentum / (1 - MEMORY ** (state.step + 1.0))
         longest = jnp.sqrt(average.size) / (jnp.linalg.norm(average) + 1e-30)
-        share = _falling(state.count / self.num_steps, self.hold)
+        share = _falling(state.step / self.num_steps, self.hold)
         mean = -self.length * share * jnp.minimum(1.0, longest) * average
         scale = jnp.clip(-0.5 * self.widening * share * direction.scale, -0.25, 0.25)
         update = dataclasses.replace(direction, mean=mean, scale=scale)
-        return update, NaturalState(momentum, state.count + 1)
+        return update, NaturalState(momentum, state.step + 1)
 
 
 MEMORY = 0.9
 
 
-def _falling(done: Array, hold: Array) -> Array:
+def _falling(done: float | Array, hold: float | Array) -> Array:
     """1 up to the share ``hold`` of the steps, then a cosine to 0.01."""
     left = jnp.clip((done - hold) / (1 - hold), 0.0, 1.0)
     return 0.01 + 0.99 * 0.5 * (1 + jnp.cos(jnp.pi * left))

@@ -64,6 +64,14 @@ def add(commands: Commands) -> None:
         "--random", type=_random, help="intercept, all, or columns: intercept,ses (with --target)"
     )
     parser.add_argument("--hidden", type=_widths, default=(), help="layer widths: 32,16,8")
+    parser.add_argument(
+        "--no-skip",
+        dest="skip",
+        action="store_const",
+        const=False,
+        default="auto",
+        help="no linear part beside the network: the paper's model",
+    )
     parser.add_argument("--response", choices=sorted(RESPONSES), default="gaussian")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="of a network or another method")
@@ -175,6 +183,7 @@ def _asked(chosen: argparse.Namespace, on_disk: bool) -> dict[str, Any]:
         "group",
         "random",
         "hidden",
+        "skip",
         "response",
         "seed",
         "steps",
@@ -196,6 +205,7 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
         "steps": chosen.steps,
         "method": chosen.method,
         "hidden": chosen.hidden,
+        "skip": chosen.skip,
         "response": chosen.response,
         "batch_groups": chosen.batch_groups,
         "devices": chosen.devices,

@@ -41,6 +41,12 @@ from nghvi.estimators.columns import (
     warn_about_origin,
 )
 from nghvi.estimators.fit_checkpoints import Kept, with_checkpoints
+from nghvi.estimators.linear_instead import (
+    adopt,
+    linear_instead,
+    size_if_nothing,
+    tell_of_nothing,
+)
 from nghvi.estimators.progress import FitProgress
 from nghvi.estimators.spec import Structure, follow_data
 from nghvi.infer import Inference, infer
@@ -199,11 +205,18 @@ class MixedEstimator(Checks):
         by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling)
         data = rows if by_row or self._batch_groups else prepare(model, rows)
-        if self.method == "auto" and self._batch_groups is None:
+        if self.method == "auto" and (self._batch_groups is None or deep):
             model = model.suited(data)
         inference = self._infer(model, data, scaling, deep, held_out=held_out, kept=kept)
         self.posterior_ = MixedPosterior(inference, scaling, structure.named(self.groups_))
         self._publish(inference, time.perf_counter() - begun)
+        size = size_if_nothing(self.posterior_)
+        if size is None or inference.run.position is not None:
+            return self
+        if (linear := linear_instead(self, X, y, counts)) is not None:
+            adopt(self, linear, size)
+            self.seconds_ = time.perf_counter() - begun
+            self.verdict_ = tables.verdict_sentence(self.posterior_)
         return self
 
     def resume(self) -> Self:
@@ -279,6 +292,8 @@ class MixedEstimator(Checks):
         if (cause := self._why_unusable()) is not None:
             inference = dataclasses.replace(inference, verdict=Verdict(Status.FAILED, cause))
             self.posterior_ = self.posterior_._replace(inference=inference)
+        if (size := size_if_nothing(self.posterior_)) is not None:
+            tell_of_nothing(self, size)
         self.converged_ = inference.converged
         self.verdict_ = tables.verdict_sentence(self.posterior_)
         self.trace_ = tables.trace_table(inference, jacobian)

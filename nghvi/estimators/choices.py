@@ -27,6 +27,10 @@ from nghvi.responses import RESPONSES
 
 FEWEST_PIECES = 4
 """Into fewer, data are not divided unless asked to: a step would hardly cost less."""
+BESIDE_COEF, LEARNT_COEF = 10.0, 1.0
+INTERCEPT_SD, SLOPE_SD, LEARNT_SD = 2.5, 0.5, 1.0
+"""Scales of the default priors of coefficients, and of effects' sds, in units of the data: of the
+inputs beside a network and of what it learns."""
 COVARIANCES = ("auto", "full", "diagonal")
 MOST_COUNTED = 10**9
 """Steps, draws, starts: beyond, nobody waits for the end."""
@@ -215,15 +219,20 @@ def choose_skip(settings: Any, response: Response) -> bool:
         raise DataError(f"skip={settings.skip!r}: choose True, False or 'auto'.")
     if settings.skip != "auto":
         return bool(settings.skip)
-    learnt = settings.priors is None or getattr(settings.priors, "weight_sd", None) is None
-    return bool(settings.hidden) and settings.method == "auto" and response.conjugate and learnt
+    ours = settings.method == "auto" and settings.priors is None
+    return bool(settings.hidden) and ours and response.conjugate
 
 
-def beside_inputs(priors: Priors, inputs: int, learnt: int) -> Priors:
-    """The default priors of a network's features that have the inputs beside them."""
-    scales = (2.5, *[0.5] * inputs, *[1.0] * learnt)
-    coef = (*[priors.coef_sd] * (1 + inputs), *[1.0] * learnt)
-    return dataclasses.replace(priors, coef_sd=coef, effects=HalfT(scale=scales))
+def beside_inputs(priors: Priors, inputs: int, learnt: int, *, correlated: bool) -> Priors:
+    """The default priors of a network's features that have the inputs beside them.
+
+    Effects are independent unless they are asked to be ``correlated``: groups are seldom many
+    enough for the covariances of dozens of effects.
+    """
+    coef = (*[BESIDE_COEF] * (1 + inputs), *[LEARNT_COEF] * learnt)
+    scale = (INTERCEPT_SD, *[SLOPE_SD] * inputs, *[LEARNT_SD] * learnt)
+    effects = HuangWand(scale=scale) if correlated else HalfT(scale=scale)
+    return dataclasses.replace(priors, coef_sd=coef, effects=effects)
 
 
 def choose_priors(priors: Any, covariance: str) -> Priors:

@@ -36,14 +36,20 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     trunk
         A network of your own instead of ``hidden``: a nghvi.networks.Trunk, an equinox module
         written for one row, or a pair of functions (init(key), apply(weights, x)).
+    skip
+        Whether the inputs stand beside the network's features, ``(1, x, size h(x))`` with a size
+        that is learnt: the deep model then contains the linear one, which is returned where the
+        network adds nothing. "auto": with hidden layers, a Gaussian response, default priors and
+        ``method="auto"``. False is the paper's model.
     random
-        "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept"
-        for linear models, "all" with hidden layers).
+        "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept" for linear
+        models; with hidden layers all features but inputs that are constant within every group,
+        or more than 20).
     response
         "gaussian" ("auto" means that), or "student-t" for noise with outliers.
     covariance
-        "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by
-        default).
+        "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by default,
+        diagonal with a skip connection).
     priors
         A nghvi.priors.Priors; it refers to standardised data if ``standardize``. None: the
         defaults in units of the data.

@@ -14,11 +14,11 @@ import numpy as np
 from nghvi._core.response import Response
 from nghvi.data.frame import Column, DataError
 from nghvi.estimators.choices import (
+    beside_inputs,
     check_counts,
     check_known_coef,
     check_method,
     check_number_of_parameters,
-    beside_inputs,
     choose_priors,
     choose_skip,
     choose_trunk,
@@ -108,9 +108,7 @@ class Structure(NamedTuple):
     known_coef: tuple[float, ...]
 
     @staticmethod
-    def of(
-        settings: Any, spec: Spec, names: tuple[str, ...], response: Response
-    ) -> "Structure":
+    def of(settings: Any, spec: Spec, names: tuple[str, ...], response: Response) -> "Structure":
         """From a spec, the other settings of its estimator and the names of its inputs."""
         check_counts(steps=settings.steps, n_starts=settings.n_starts)
         check_counts(batch_groups=settings.batch_groups)
@@ -124,10 +122,11 @@ class Structure(NamedTuple):
             skip = choose_skip(settings, response)
             trunk = Skip(trunk, len(names)) if skip else trunk
             beside = feature_names(names, True) if skip else (INTERCEPT,)
-            learnt = trunk.num_features - len(beside)
-            features = (*beside, *(f"h{j}" for j in range(1, learnt + 1)))
+            learnt = _names_of_learnt(trunk.num_features - len(beside), beside)
+            features = (*beside, *learnt)
             if skip and settings.priors is None:
-                priors = beside_inputs(priors, len(names), learnt)
+                full = spec.covariance == "full"
+                priors = beside_inputs(priors, len(names), len(learnt), correlated=full)
         check_known_coef(spec.known_coef, settings.method, spec.deep)
         random = spec.effects(settings, features)
         structure = Structure(priors, trunk, features, random, spec.known_coef)
@@ -166,6 +165,14 @@ class Structure(NamedTuple):
         """Names of what the model has."""
         fixed = self.features[: len(self.features) - len(self.known_coef)]
         return Named(fixed, tuple(self.features[j] for j in self.random), groups)
+
+
+def _names_of_learnt(number: int, others: tuple[str, ...]) -> tuple[str, ...]:
+    """h1, h2, ... for what a network learns, with more letters where a column has such a name."""
+    prefix = "h"
+    while any(f"{prefix}{j}" in others for j in range(1, number + 1)):
+        prefix += "_"
+    return tuple(f"{prefix}{j}" for j in range(1, number + 1))
 
 
 def _is_auto(random: Any) -> bool:

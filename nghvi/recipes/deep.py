@@ -4,7 +4,11 @@
     explore   Adam on the factor Gaussian in fixed units from small variances: leaves poor modes
     polish    Adam in units of the current posterior sd, with decaying steps
 
-each ending with an average of its last tenth. A Gaussian started away from a mode stays with a
+each ending with an average of its last tenth. Where the model moves naturally (a network with a
+skip connection, effects integrated out) one stage takes the place of the last two:
+
+    natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps
+ A Gaussian started away from a mode stays with a
 network too simple for the data, since noisy weights make complexity look costly; one that is
 only polished stays at the first mode. The verdict says "settled": such a posterior has many
 modes, and the result describes one of them. A fit is settled if the ELBO moved by no more than a
@@ -39,8 +43,10 @@ SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
 STARTS, STARTS_AT_REST = 3, 6
 """Climbs; where latents are at rest they cost little, so there are more, twice as long."""
 RANK = 3
-ENCORES = 4
-"""Further polishing where the ELBO still moves."""
+ENCORES = (0.5, 0.25, 0.25, 0.25)
+"""Further stages where the ELBO still moves, and how long natural steps are in them."""
+NATURAL_LENGTH, WIDENING = 0.1, 0.01
+"""Of natural gradient steps: of the mean in posterior sds, and of log variances."""
 LEAST_PAIRS, MOST_PAIRS, MOST_COSTLY_PAIRS = 25, 400, 100
 """Pairs of draws behind the verdict; fewer where they leave no doubt."""
 LARGEST_EVALUATION = 50_000_000
@@ -123,23 +129,25 @@ def deep_recipe(
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
     polish = polish._replace(anchored=True)
 
-
-    def natural_stage(begin: Begin, share: float = 1.0) -> Stage:
+    def natural_stage(name: str, begin: Begin, share: float) -> Stage:
         num_steps = lengths.explore + lengths.polish
-        rule = NaturalSteps(num_steps, 0.1 * share, 0.01 * share)
+        rule = NaturalSteps(share * NATURAL_LENGTH, share * WIDENING, num_steps, 0.3)
         algorithm = HybridVI(IndependentDraws(1), score, ScaledGradient(unit, 1.0), rule)
-        return Stage("natural", begin, algorithm, num_steps, CHUNK, max(1, num_steps // 10), anchored=True)
+        last = max(1, num_steps // 10)
+        return Stage(name, begin, algorithm, num_steps, CHUNK, last, anchored=True)
 
     settled = Cause.ONE_OF_MANY_MODES if network else Cause.FEW_FACTORS
     stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
     if natural:
-        stages += _in_two(natural_stage(from_best))
-        polish = natural_stage(carry_on, 0.5)
+        stages += _in_two(natural_stage("natural", from_best, 1.0))
     else:
         stages += [explore, *_in_two(polish)]
     if steps is None:
-        for n in range(2, 2 + ENCORES):
-            stages += _in_two(polish._replace(name=f"{polish.name} {n}", encore=True))
+        for n, share in enumerate(ENCORES, 2):
+            again = polish._replace(name=f"polish {n}")
+            if natural:
+                again = natural_stage(f"natural {n}", carry_on, share)
+            stages += _in_two(again._replace(encore=True))
     judge = judge_settling(batch, settled, starts=num_starts, rank=rank)
     return Recipe("deep", tuple(stages), judge, widen)
 

@@ -104,8 +104,13 @@ class Verdict(NamedTuple):
     @property
     def explanation(self) -> str:
         """What happened, as a sentence."""
-        said = OUTCOMES[self.status, self.cause].explain(self.facts)
+        said = self._said
         return f"{said[:1].upper()}{said[1:]}."
+
+    @property
+    def _said(self) -> str:
+        said = OUTCOMES[self.status, self.cause].explain(self.facts)
+        return said + about_network(self.facts)
 
     @property
     def remedies(self) -> tuple[str, ...]:
@@ -116,8 +121,7 @@ class Verdict(NamedTuple):
     @property
     def sentence(self) -> str:
         """Status, explanation and the first remedy."""
-        said = OUTCOMES[self.status, self.cause].explain(self.facts)
-        return " ".join([f"{self.status.heading}: {said}.", *self.remedies[:1]])
+        return " ".join([f"{self.status.heading}: {self._said}.", *self.remedies[:1]])
 
     def __str__(self) -> str:
         return self.sentence
@@ -211,6 +215,22 @@ def k_hat_meaning(k_hat: float, corrected: bool, network: bool) -> str:
     else:
         remedy = "; treat sds and tails with care, and compare with a simpler model"
     return f"k-hat is {k_hat:.2f}: {found}{remedy}."
+
+
+def about_network(facts: Facts) -> str:
+    """What is said beside an outcome of a network that adds nothing to its inputs."""
+    if "network_size" not in facts:
+        return ""
+    nothing = f". The network adds nothing here (its size is {facts['network_size']:.2f})"
+    if "effects" not in facts:
+        return f"{nothing}: a linear mixed model would do"
+    effects = int(facts["effects"])
+    slopes = (
+        ("", " with intercepts by group")[effects]
+        if effects < 2
+        else (f" with {effects} effects by group")
+    )
+    return f"{nothing}: this is the linear model{slopes}"
 
 
 class Outcome(NamedTuple):

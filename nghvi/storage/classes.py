@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from nghvi._core.errors import StorageError
 from nghvi._core.hybrid import Info, State
 from nghvi._core.loop import Fit
-from nghvi._core.step_rules import ScaleState
+from nghvi._core.step_rules import NaturalState, ScaleState
 from nghvi._core.variational import RemainingError
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi.data import LinearStatistics, Panel, Rows
@@ -28,8 +28,8 @@ from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt
 from nghvi.infer import Inference
 from nghvi.methods import NaturalGradient, OrdinaryGradient
-from nghvi.models.mixed import MixedModel
-from nghvi.networks import Identity, Perceptron
+from nghvi.models.mixed import LinearStart, MixedModel
+from nghvi.networks import Identity, Perceptron, Skip
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.scaling import Scaling
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
@@ -66,7 +66,7 @@ def _verdict_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
 UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     Verdict: _verdict_of_earlier_versions,
     # Theta had one kind of coordinates once.
-    MixedModel: lambda fields: {"effects_unit": None} | fields,
+    MixedModel: lambda fields: {"effects_unit": None, "start": None} | fields,
 }
 """From the fields of an instance as an earlier version saved it to those of today."""
 
@@ -164,8 +164,8 @@ def _origin(cls: type) -> str:
 for _class in (
     *(MixedPosterior, Named, Scaling, Inference, Run, Verdict, Status, Cause, Pool),
     *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
-    *(MixedModel, Identity, Perceptron),
-    *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState),
+    *(MixedModel, LinearStart, Identity, Perceptron, Skip),
+    *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState, NaturalState),
     # Where an interrupted run's optimiser is; if optax changes them, such a run has to start again.
     *(optax.ScaleByAdamState, optax.ScaleByAdaDeltaState, optax.EmaState, optax.EmptyState),
     *(NaturalGradient, OrdinaryGradient, SolveOptions),

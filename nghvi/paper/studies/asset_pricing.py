@@ -164,6 +164,7 @@ def regressor(model: Model, seed: int, options: Options) -> nghvi.MixedRegressor
         None if model.random is None else GROUP,
         random="auto" if model.random is None else model.random,
         hidden=model.hidden,
+        skip=False,
         rank=model.rank,
         method=model.method,
         priors=priors,

@@ -21,7 +21,7 @@ def settings(method: str, steps: int) -> dict[str, Any]:
 
 def regressor(seed: int, **chosen: Any) -> nghvi.MixedRegressor:
     """The paper's parametrisation: raw data, its priors."""
-    usual = {"group": GROUP, "standardize": False, "priors": Priors.paper()}
+    usual = {"group": GROUP, "standardize": False, "priors": Priors.paper(), "skip": False}
     return nghvi.MixedRegressor(random_state=seed, **{**usual, **chosen})
 
 

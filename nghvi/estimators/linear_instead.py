@@ -1,0 +1,87 @@
+"""Where a network adds nothing: the linear mixed model instead, and a verdict that says so.
+
+The features of a network with a skip connection are ``(1, x, size h(x) / sqrt(width))``. A size
+near zero leaves a linear model, which its own recipe fits better: with a full covariance, draws
+corrected by importance weights, and coefficients of the columns themselves.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from nghvi.networks import Skip
+from nghvi.posterior.mixed import MixedPosterior, params_at
+
+LEAST_SIZE = 0.1
+"""Of a network that adds something; its prior is N(0, 1)."""
+
+
+def size_if_nothing(posterior: MixedPosterior) -> float | None:
+    """The size of a network that adds nothing; None if it does, or has no size."""
+    if not isinstance(posterior.model.trunk, Skip):
+        return None
+    centre = posterior.inference.q.centre
+    size = float(np.abs(params_at(posterior.model, posterior.data, centre).weights.size[0]))
+    return size if size < LEAST_SIZE else None
+
+
+def linear_instead(estimator: Any, X: Any, y: Any, counts: Any) -> Any | None:
+    """The better of the linear models that the network contains, fitted; None if there is none.
+
+    Intercepts by group, or slopes as well, as the log evidence says.
+    """
+    found = []
+    with warnings.catch_warnings():  # the network's fit has said what there is to say
+        warnings.simplefilter("ignore")
+        for settings in _candidates(estimator):
+            linear = clone(estimator).set_params(hidden=(), trunk=None, verbose=False, **settings)
+            found.append(linear.fit(X, None if estimator.formula else y, counts))
+    usable = [linear for linear in found if linear.converged_]
+    return max(usable, key=_evidence, default=None)
+
+
+def _candidates(estimator: Any) -> Iterator[dict[str, Any]]:
+    """Settings of the linear models."""
+    priors, random = estimator.priors, estimator.random
+    scales = () if priors is None else (priors.coef_sd, getattr(priors.effects, "scale", 1.0))
+    if any(isinstance(scale, tuple) for scale in scales):  # one for each feature of the network
+        return
+    if estimator.formula is not None:
+        yield {}
+        return
+    names = estimator.posterior_.names
+    columns = [name for name in names.effects if name in ("intercept", *estimator._inputs)]
+    if not columns:
+        yield {"random": "auto"}
+        return
+    if "intercept" in columns and (isinstance(random, str) or len(columns) == 1):
+        yield {"random": "intercept"}
+    if columns != ["intercept"]:
+        diagonal = estimator.covariance == "auto" and priors is None
+        yield {"random": columns} | ({"covariance": "diagonal"} if diagonal else {})
+
+
+def _evidence(linear: Any) -> float:
+    return float(np.nan_to_num(linear.log_evidence_, nan=-np.inf))
+
+
+def adopt(estimator: Any, linear: Any, size: float) -> None:
+    """Everything that the linear fit has found, as the result of the network's estimator."""
+    settings = estimator.get_params(deep=False)
+    for name, value in vars(linear).items():
+        if name not in settings:
+            setattr(estimator, name, value)
+    tell_of_nothing(estimator, size, effects=len(linear.posterior_.names.effects))
+
+
+def tell_of_nothing(estimator: Any, size: float, **facts: float) -> None:
+    """Let the verdict say that the network adds nothing."""
+    inference = estimator.posterior_.inference
+    verdict = inference.verdict
+    verdict = verdict._replace(facts={**verdict.facts, "network_size": size, **facts})
+    inference = dataclasses.replace(inference, verdict=verdict)
+    estimator.posterior_ = estimator.posterior_._replace(inference=inference)

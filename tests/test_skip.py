@@ -1,0 +1,258 @@
+"""Networks with the inputs beside them: features, priors, start, natural steps, and none at all."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy import stats
+
+import nghvi
+from nghvi._core.direction import ScaledGradient
+from nghvi._core.draws import IndependentDraws
+from nghvi._core.hybrid import HybridVI
+from nghvi._core.loop import fit
+from nghvi._core.model import MarginalModel
+from nghvi._core.score import Integrated
+from nghvi._core.step_rules import NaturalSteps
+from nghvi.data import Panel, Rows
+from nghvi.estimators.spec import Spec, Structure, follow_data
+from nghvi.models.mixed import LinearStart, MixedModel, prepare
+from nghvi.networks import Perceptron, Skip
+from nghvi.priors import HalfT, HuangWand, Priors
+from nghvi.recipes.verdict import Cause, Status, Verdict
+from nghvi.responses import RESPONSES, Gaussian
+from nghvi.variational import FactorGaussian
+
+KEY = jax.random.key(0)
+TRUNK = Skip(Perceptron(3, (4, 2), "tanh"), 3)
+
+
+def line_frame(num_groups=25, size=8, seed=0):
+    """A linear model with intercepts by group; column ``c`` is constant within groups."""
+    rng = np.random.default_rng(seed)
+    g = np.repeat(np.arange(num_groups), size)
+    x = rng.normal(size=(g.size, 2))
+    c, effects = rng.normal(size=(2, num_groups))
+    y = x[:, 0] - x[:, 1] + 0.5 * c[g] + 0.7 * effects[g] + rng.normal(size=g.size)
+    return pd.DataFrame({"g": g, "a": x[:, 0], "b": x[:, 1], "c": c[g]}), y
+
+
+def rows_of(frame, y):
+    x = frame[["a", "b", "c"]].to_numpy()
+    return Rows.from_arrays(x, y, frame["g"].to_numpy(), frame["g"].nunique())
+
+
+# the model
+
+
+def test_features_are_the_inputs_beside_the_network():
+    weights = TRUNK.init_weights(KEY)._replace(size=jnp.array([0.7]))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
+    learnt = TRUNK.network(weights.network, x)[:, 1:]
+    expected = np.column_stack([np.ones(5), x, 0.7 * learnt / np.sqrt(2)])
+    np.testing.assert_allclose(TRUNK(weights, x), expected, rtol=1e-12)
+    assert TRUNK.num_features == expected.shape[1] == 6
+    off = TRUNK(weights._replace(size=jnp.zeros(1)), x)
+    np.testing.assert_array_equal(off[:, 4:], 0)
+
+
+def test_layers_have_the_stated_prior_and_no_scales_of_their_own():
+    rows = rows_of(*line_frame())
+    model = MixedModel(TRUNK, Gaussian(), Priors(), (0,))
+    params = model.init_params(KEY, rows)
+    assert params.weight_scale.size == 0
+    weights = params.weights
+    exact = stats.norm.logpdf(weights.size).sum()
+    for w in weights.network:
+        exact += stats.norm.logpdf(np.asarray(w), 0, 1 / np.sqrt(w.shape[1])).sum()
+    found = Priors().log_weights(weights, params.weight_scale)
+    np.testing.assert_allclose(found, exact, rtol=1e-12)
+
+
+def test_the_density_does_not_grow_as_a_network_vanishes():
+    # With a learnt scale per layer it did, without bound.
+    rows = rows_of(*line_frame())
+    model = MixedModel(TRUNK, Gaussian(), Priors(), (0,))
+    params = model.init_params(KEY, rows)
+
+    def at(share):
+        weights = jax.tree.map(lambda w: share * w, params.weights)
+        return float(model.log_marginal(params._replace(weights=weights), rows))
+
+    assert abs(at(1e-3) - at(1e-9)) < 0.1
+
+
+def test_start_is_least_squares_and_analysis_of_variance():
+    frame, y = line_frame()
+    found = LinearStart.of(rows_of(frame, y))
+    x = np.column_stack([np.ones(len(y)), frame[["a", "b", "c"]]])
+    coef = np.linalg.lstsq(x, y)[0]
+    np.testing.assert_allclose(found.coef, coef, rtol=1e-4)
+    left = pd.Series(y - x @ coef).groupby(frame["g"])
+    within = left.var(ddof=0).sum() * 8 / (200 - 25)
+    between = (8 * (left.mean() ** 2).sum() - 24 * within) / (200 - 8)
+    np.testing.assert_allclose([found.noise, found.between], [within, between], rtol=1e-3)
+
+
+def test_start_is_the_same_from_repeated_inputs():
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(5), 40)
+    x = rng.normal(size=(4, 3))[rng.integers(0, 4, group.size)]
+    rows = Rows.from_arrays(x, rng.normal(size=group.size) + group, group, 5)
+    model = MixedModel(TRUNK, Gaussian(), Priors(effects=HalfT()), (0, 1, 5))
+    panel = prepare(model, rows)
+    assert isinstance(panel, Panel)
+    starts = [ravel_pytree(model.suited(data).start)[0] for data in (rows, panel)]
+    np.testing.assert_allclose(*starts, rtol=1e-6)
+    params = model.suited(rows).init_params(KEY, rows)
+    variances = np.exp(np.asarray(params.effects))
+    np.testing.assert_allclose(variances[0], starts[0][-1])
+    assert (variances[1:] < variances[0]).all()
+
+
+# natural steps
+
+
+class Normal(MarginalModel):
+    """Independent normals with these means and sds."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+
+    def init_params(self, key, data):
+        return jnp.zeros(self.mean.size)
+
+    def log_marginal(self, params, data):
+        return -0.5 * jnp.sum(((params - self.mean) / self.sd) ** 2)
+
+    def log_joint(self, params, latents, data):
+        return self.log_marginal(params, data)
+
+    def init_latents(self, key, params, data):
+        return jnp.zeros(0)
+
+    def sample_latents(self, key, params, latents, data):
+        return latents
+
+
+def test_natural_steps_find_a_gaussian_in_any_units():
+    model = Normal(np.array([3.0, -2e3, 1e-3]), np.array([1.0, 1e3, 1e-4]))
+    start = FactorGaussian.start(jnp.zeros(3), jnp.asarray(3 * model.sd), 0)
+    rule = NaturalSteps(0.1, 0.05, 1500, 0.3)
+    scaled = ScaledGradient(jnp.ones(3), 1.0)
+    algorithm = HybridVI(IndependentDraws(1), Integrated(), scaled, rule)
+    q = fit(KEY, algorithm, model, jnp.zeros(1), start, num_steps=1500, average_last=150).q
+    np.testing.assert_allclose((q.mean - model.mean) / model.sd, 0, atol=0.02)
+    np.testing.assert_allclose(q.scale / model.sd, 1, atol=0.02)
+
+
+def test_a_natural_step_is_the_stated_one():
+    rule = NaturalSteps(0.1, 0.01, 10, 0.5)
+    q = FactorGaussian.start(jnp.zeros(2), jnp.ones(2), 0)
+    direction = FactorGaussian(jnp.array([0.3, -0.4]), jnp.zeros(0), jnp.array([2.0, -1e3]), 0)
+    update, state = rule.update(direction, rule.init(q))
+    np.testing.assert_allclose(update.mean, [-0.03, 0.04])  # the first average is the gradient
+    np.testing.assert_allclose(update.scale, [-0.01, 0.25])  # a quarter at most
+    far = FactorGaussian(jnp.array([30.0, -40.0]), jnp.zeros(0), jnp.zeros(2), 0)
+    update, _ = rule.update(far, rule.init(q))
+    np.testing.assert_allclose(np.linalg.norm(update.mean), 0.1 * np.sqrt(2))
+    assert state.step == 1
+
+
+# the estimator
+
+
+@pytest.fixture(scope="module")
+def nothing():
+    """A network that has nothing to learn."""
+    frame, y = line_frame()
+    model = nghvi.MixedRegressor("g", hidden=(2,), n_starts=1)
+    return model.fit(frame, y), frame, y
+
+
+def test_where_a_network_adds_nothing_the_linear_model_is_returned(nothing):
+    model, frame, y = nothing
+    linear = nghvi.MixedRegressor("g").fit(frame, y)
+    assert model.status_ == "converged"
+    assert "The network adds nothing here" in model.verdict_
+    assert "with intercepts by group" in model.verdict_
+    np.testing.assert_allclose(model.predict(frame), linear.predict(frame), rtol=1e-10)
+    assert list(model.summary().index) == list(linear.summary().index)
+    assert model.get_params()["hidden"] == (2,)
+
+
+def test_it_is_saved_as_it_is(nothing, tmp_path):
+    model, frame, _ = nothing
+    model.save(tmp_path / "m.nghvi")
+    again = nghvi.load(tmp_path / "m.nghvi")
+    np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
+    assert again.verdict_ == model.verdict_
+
+
+def test_a_network_that_is_kept_is_saved(tmp_path):
+    frame, y = line_frame()
+    model = nghvi.MixedRegressor("g", hidden=(2,), steps=40, n_starts=1)
+    model.fit(frame, y + 3 * np.abs(frame["a"]))
+    assert isinstance(model.posterior_.model.trunk, Skip)
+    model.save(tmp_path / "m.nghvi")
+    again = nghvi.load(tmp_path / "m.nghvi")
+    np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
+
+
+def structure_of(frame, response="gaussian", **settings):
+    """What a fit to this frame would fit."""
+    model = nghvi.MixedRegressor("g", hidden=(2,), response=response, **settings)
+    spec, inputs = Spec.of(model, None), frame.drop(columns="g")
+    made = Structure.of(model, spec, tuple(inputs), RESPONSES[response]())
+    made = made.without_fixed_columns(spec, inputs.to_numpy(), frame["g"].to_numpy())
+    if model.priors is None:
+        made = follow_data(made, spec, np.zeros(3), np.ones(3), (0.0, 1.0), len(frame))
+    return made, [made.features[j] for j in made.random]
+
+
+def test_inputs_that_are_constant_within_groups_have_no_effects_by_default():
+    frame = line_frame()[0]
+    made, effects = structure_of(frame)
+    assert made.features == ("intercept", "a", "b", "c", "h1", "h2")
+    assert effects == ["intercept", "a", "b", "h1", "h2"]
+    assert made.priors.effects == HalfT(scale=(2.5, 0.5, 0.5, 1.0, 1.0))
+    assert made.priors.coef_sd == (10.0, 10.0, 10.0, 10.0, 1.0, 1.0)
+    assert structure_of(frame, random="all")[1] == list(made.features)
+    made, effects = structure_of(frame, random=["intercept", "c"], covariance="full")
+    assert effects == ["intercept", "c"]
+    assert made.priors.effects == HuangWand(scale=(2.5, 0.5))
+
+
+def test_learnt_features_are_not_taken_for_columns():
+    made, _ = structure_of(line_frame()[0].rename(columns={"b": "h1"}))
+    assert list(made.features) == ["intercept", "a", "h1", "c", "h_1", "h_2"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"skip": False}, {"priors": Priors.paper()}, {"response": "student-t"}, {"method": "ng-hvi"}],
+)
+def test_the_papers_structure_is_one_argument_away(settings):
+    made, effects = structure_of(line_frame()[0], **settings)
+    assert made.features == ("intercept", "h1", "h2") == tuple(effects)
+    assert isinstance(made.trunk, Perceptron)
+
+
+def test_skip_is_checked():
+    frame, y = line_frame()
+    with pytest.raises(nghvi.DataError, match="skip='x': choose True, False or 'auto'"):
+        nghvi.MixedRegressor("g", hidden=(2,), skip="x").fit(frame, y)
+
+
+def test_a_verdict_tells_of_a_network_that_adds_nothing():
+    facts = {"mean_bound": 0.01, "scale_bound": 0.01, "bad_draws": 0, "network_size": 0.012}
+
+    def said(**more):
+        return Verdict(Status.CONVERGED, Cause.OPTIMUM, {**facts, **more}).sentence
+
+    assert said().endswith("(its size is 0.01): a linear mixed model would do.")
+    assert said(effects=0).endswith("this is the linear model.")
+    assert said(effects=1).endswith("this is the linear model with intercepts by group.")
+    assert said(effects=3).endswith("this is the linear model with 3 effects by group.")
