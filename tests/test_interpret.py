@@ -156,7 +156,7 @@ def test_deep_model_gives_finite_curves_and_shares(deep, inputs):
     ]
     for table in tables:
         assert np.isfinite(table.select_dtypes("number")).all(axis=None)
-    assert list(tables[2].index) == ["intercept", "h1", "h2", "h3"]
+    assert list(tables[2].index) == ["intercept", "a", "b", "h1", "h2", "h3"]
     assert tables[2]["mean"].sum() == pytest.approx(1)
     pd.testing.assert_frame_equal(interpret.variance_share(deep, inputs), tables[2])
 

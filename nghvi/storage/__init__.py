@@ -20,6 +20,9 @@ from nghvi.storage.fields import hints_of, misfit
 
 ALTERED = "the file was altered; get another copy of it or fit again"
 
+LATER_SETTINGS = {"skip": False}
+"""Settings that the first files lack, and what was done then."""
+
 
 def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
     """Write a fitted estimator to ``path``; an existing file is replaced."""
@@ -53,6 +56,9 @@ def _estimator(stored: file.Stored) -> Any:
     if not issubclass(kind, BaseEstimator):
         raise StorageError(f"{kind.__name__} is not an estimator.")
     attributes = decode(stored.model["attributes"], stored.arrays)
+    if isinstance(attributes, dict):
+        known = kind._get_param_names()
+        attributes = {k: v for k, v in LATER_SETTINGS.items() if k in known} | attributes
     _check_attributes(kind, attributes)
     # The constructor could only set what is set here.
     estimator: Any = object.__new__(kind)
