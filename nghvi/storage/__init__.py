@@ -52,7 +52,7 @@ def _lasting(value: Any) -> Any:
 def _estimator(stored: file.Stored) -> Any:
     if not isinstance(stored.model, dict) or stored.model.keys() != {"estimator", "attributes"}:
         raise StorageError("the file holds no estimator.")
-    kind = class_named(stored.model["estimator"])
+    kind: Any = class_named(stored.model["estimator"])
     if not issubclass(kind, BaseEstimator):
         raise StorageError(f"{kind.__name__} is not an estimator.")
     attributes = decode(stored.model["attributes"], stored.arrays)
