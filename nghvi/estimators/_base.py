@@ -205,7 +205,7 @@ class MixedEstimator(Checks):
         by_row = self.method != "auto" or self.latents == "sample"
         held_out = self._held_out(validation, scaling)
         data = rows if by_row or self._batch_groups else prepare(model, rows)
-        if self.method == "auto" and (self._batch_groups is None or deep):
+        if self.method == "auto" and self._batch_groups is None:
             model = model.suited(data)
         inference = self._infer(model, data, scaling, deep, held_out=held_out, kept=kept)
         self.posterior_ = MixedPosterior(inference, scaling, structure.named(self.groups_))
