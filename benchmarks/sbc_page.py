@@ -13,6 +13,8 @@ from nghvi.storage.file import replaced
 
 DOCS = Path(__file__).parent.parent / "docs"
 LEVEL = 0.95
+LARGEST = 10.0
+"""Posterior sds beyond which a truth lies as far as this."""
 
 
 class Result(NamedTuple):
@@ -61,7 +63,8 @@ def summarise(
 ) -> Result:
     """Of the lines of one model."""
     ranks = np.array([row["ranks"] for row in rows])
-    z = np.array([row["z"] for row in rows])
+    # A fit that failed has any z, or none: it counts as the largest.
+    z = np.clip(np.nan_to_num([row["z"] for row in rows], nan=LARGEST), -LARGEST, LARGEST)
     converged = np.array([row["converged"] for row in rows])
 
     def mean_square(chosen: np.ndarray) -> float:
