@@ -56,7 +56,7 @@ def test_the_diagonal_holds_the_sds_whatever_the_correlations():
     omega = np.linalg.inv(lower @ lower.T)
     u = np.asarray(here)[[0, 2, 5, 9]]
     np.testing.assert_allclose(
-        np.sqrt(np.diag(omega)), UNIT * np.exp(u / 4) * norm.cdf(u), rtol=1e-9
+        np.sqrt(np.diag(omega)), UNIT * np.exp(u) * norm.cdf(4 * u), rtol=1e-9
     )
 
 

@@ -3,7 +3,7 @@
 Data cannot tell an sd below some unit c from zero, and a prior that is flat there leaves log sd a
 long tail to the left that no Gaussian has. Theta therefore holds u and kappa with::
 
-    log sd_j = log c_j + u_j / 4 + log Phi(u_j)
+    log sd_j = log c_j + u_j + log Phi(4 u_j)
     L_jk = D_j sinh kappa_jk  (j > k),  L_jj = D_j,  Omega^-1 = L L'
 
 and D such that the sds are those. To the right of zero u is a logarithm; to the left sd falls as
@@ -12,7 +12,7 @@ correlation, in which priors of correlations are nearly normal, whatever the sds
 
 The unit: an effect of variance v adds v x_i^2 to the variances of group k, whose information on it
 is I_k = sum_i x_i^2 / s^2 at noise of variance s^2. At v = 0 the data tell v to within an sd of
-``sqrt(2 / sum_k I_k^2)``, and c is its root. The slope 1/4 and this unit make the Kullback-Leibler
+``sqrt(2 / sum_k I_k^2)``, and c is its root. The factor 4 and this unit make the Kullback-Leibler
 distance of the best Gaussian least, on average over 8 to 3,000 groups and effects from none to
 strong: .01 nats (at most .04), where log sd has .10 (.28); a unit off by a factor 2 costs .03.
 """
@@ -28,7 +28,7 @@ from nghvi._special import inverse_mills, log_ndtr
 from nghvi._typing import Scalar
 from nghvi.data import LinearStatistics
 
-SLOPE = 0.25
+STEEPNESS = 4.0
 STEPS = 15
 
 
@@ -89,16 +89,16 @@ def from_free(
 
 
 def _log_sds(u: Float[Array, " r"], unit: Float[Array, " r"]) -> Float[Array, " r"]:
-    return jnp.log(unit) + SLOPE * u + log_ndtr(u)
+    return jnp.log(unit) + u + log_ndtr(STEEPNESS * u)
 
 
 def _slopes(u: Float[Array, " r"]) -> Float[Array, " r"]:
-    return SLOPE + inverse_mills(u)
+    return 1 + STEEPNESS * inverse_mills(STEEPNESS * u)
 
 
 def _inverse_log_sds(log_sds: Float[Array, " r"], unit: Float[Array, " r"]) -> Float[Array, " r"]:
     """u by Newton steps: the function is concave, so from the left they never overshoot."""
-    start = -jnp.sqrt(2 * jnp.maximum(jnp.log(unit) - log_sds, 0.0))
+    start = -jnp.sqrt(2 * jnp.maximum(jnp.log(unit) - log_sds, 0.0)) / STEEPNESS
     return jax.lax.fori_loop(
         0, STEPS, lambda _, u: u + (log_sds - _log_sds(u, unit)) / _slopes(u), start
     )
