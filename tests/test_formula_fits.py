@@ -108,7 +108,7 @@ def test_settings_that_the_formula_says_or_nobody_knows_are_refused(panel):
         ({"stepz": 5}, "Unknown setting 'stepz'. Did you mean steps="),
         ({"response": "gausian"}, "did you mean 'gaussian'"),
         ({"hidden": (3,)}, "with hidden layers write"),
-        ({"method": "davi", "formula_text": "y ~ b + (1 + a | g)"}, "knows no offset"),
+        ({"method": "davi", "formula_text": "y ~ b + (1 + a | g)"}, "supports neither offsets"),
     ]:
         formula = settings.pop("formula_text", FORMULA)
         with pytest.raises(nghvi.DataError, match=said):
