@@ -256,7 +256,7 @@ def test_usage_errors_and_help(capsys):
         ([], "--formula --target is required"),
         (["--target", "y", "--hidden", "32,a"], hidden),
         (["--target", "y", "--hidden", "0"], hidden),
-        (["--target", "y", "--response", "weibull"], "'poisson' (choose from"),
+        (["--target", "y", "--response", "weibull"], "'weibull' (choose from"),
     ):
         with pytest.raises(SystemExit) as ended:
             main([*fit, *arguments])
