@@ -32,13 +32,21 @@ class LinearStatistics(Grouped):
 
     @staticmethod
     def from_rows(
-        rows: Rows, random: tuple[int, ...], centre: np.ndarray | None = None
+        rows: Rows,
+        random: tuple[int, ...],
+        centre: np.ndarray | None = None,
+        known: tuple[float, ...] = (),
     ) -> "LinearStatistics":
-        """Reduce rows whose features are their own columns; ``centre``: a fit, if there is one."""
+        """Reduce rows whose features are their own columns.
+
+        ``centre``: a fit, if there is one; ``known``: the last coefficients of one that is made.
+        """
         x, y, codes, weight = rows.observations()
         if centre is None:
-            root = np.sqrt(weight)
-            centre = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
+            root, free = np.sqrt(weight), x.shape[1] - len(known)
+            rest = y - x[:, free:] @ np.array(known)
+            fitted = np.linalg.lstsq(x[:, :free] * root[:, None], rest * root, rcond=None)[0]
+            centre = np.concatenate([fitted, known])
         residual = y - x @ centre
         sizes = np.bincount(codes, minlength=rows.num_groups)
         starts = np.cumsum(sizes) - sizes

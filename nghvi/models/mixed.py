@@ -140,7 +140,7 @@ class MixedModel(MarginalModel):
         noise = None
         if isinstance(data, Rows):
             mean = data.total(data.y) / data.num_rows
-            data = LinearStatistics.from_rows(data, self.random)
+            data = LinearStatistics.from_rows(data, self.random, known=self.known_coef)
             noise = self.response.noise(float(mean), float(data.variance))
         if not isinstance(data, LinearStatistics):
             return self
@@ -432,5 +432,5 @@ class MixedModel(MarginalModel):
 def prepare(model: MixedModel, rows: Rows) -> Grouped:
     """The smallest form of the data that serves the model exactly."""
     if model.response.conjugate and isinstance(model.trunk, Identity):
-        return LinearStatistics.from_rows(rows, model.random)
+        return LinearStatistics.from_rows(rows, model.random, known=model.known_coef)
     return collapse(rows, sums_suffice=model.response.conjugate, merge=model.gibbs is None)

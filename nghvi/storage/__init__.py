@@ -57,8 +57,8 @@ def _estimator(stored: file.Stored) -> Any:
         raise StorageError(f"{kind.__name__} is not an estimator.")
     attributes = decode(stored.model["attributes"], stored.arrays)
     if isinstance(attributes, dict):
-        known = kind._get_param_names()
-        attributes = {k: v for k, v in LATER_SETTINGS.items() if k in known} | attributes
+        for name in LATER_SETTINGS.keys() & kind._get_param_names():
+            attributes.setdefault(name, LATER_SETTINGS[name])
     _check_attributes(kind, attributes)
     # The constructor could only set what is set here.
     estimator: Any = object.__new__(kind)
