@@ -29,6 +29,7 @@ from nghvi.networks import Perceptron
 from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors
 from nghvi.recipes.deep import deep_recipe
+from nghvi.recipes.settings import Settings
 from nghvi.responses import Gaussian
 
 HIDDEN, RANK, ROWS_A_GROUP = (8, 4), 3, 20
@@ -69,12 +70,11 @@ def compare(num_groups: int, batch_groups: int, steps: int) -> dict[str, Any]:
         Priors(noise=InverseGamma()),
         tuple(range(HIDDEN[-1] + 1)),
     )
-    began = infer(model, rows, smooth=False, n_starts=1, batch_groups=batch_groups)
-    piece_model, bare = in_batches(
-        model, rows, batch_groups, seed=0, method="auto", rank=RANK, devices=None
-    )
+    began = infer(model, rows, n_starts=1, batch_groups=batch_groups)
+    piece_model, bare = in_batches(model, rows, batch_groups)
     anchored = bare.anchored(jax.random.key(3), piece_model, Integrated(), began.q.centre)
-    recipe = deep_recipe(model, rows, Integrated(), RANK, round(steps / POLISH_SHARE), 1)
+    settings = Settings(rank=RANK, steps=round(steps / POLISH_SHARE), n_starts=1)
+    recipe = deep_recipe(model, rows, Integrated(), settings)
     stage = recipe.stages[-1]
 
     def polished(model: Any, data: Any, seed: int) -> tuple[Variational, float]:

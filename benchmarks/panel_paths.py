@@ -48,7 +48,7 @@ def main() -> int:
     for name, data in (("collapsed", prepare(model, rows)), ("plain", rows)):
         begun = time.perf_counter()
         fits[name] = infer(
-            model, data, seed=1, rank=DEEP_LARGE.rank, steps=chosen.steps, n_starts=1, smooth=False
+            model, data, seed=1, rank=DEEP_LARGE.rank, steps=chosen.steps, n_starts=1
         )
         jax.block_until_ready(fits[name].q.centre)
         seconds[name] = round(time.perf_counter() - begun, 1)

@@ -17,6 +17,7 @@ from nghvi._core.errors import DataWarning as DataWarning
 from nghvi._core.errors import InputError as InputError
 from nghvi._core.model import LatentModel as LatentModel
 from nghvi._core.model import MarginalModel as MarginalModel
+from nghvi._core.variational import Start as Start
 from nghvi.data.dataset import GroupedDataset as GroupedDataset
 from nghvi.estimators import MixedClassifier as MixedClassifier
 from nghvi.estimators import MixedRegressor as MixedRegressor
@@ -25,6 +26,7 @@ from nghvi.estimators.compare import compare as compare
 from nghvi.estimators.spec import Spec as _Spec
 from nghvi.infer import Inference as Inference
 from nghvi.infer import infer as infer
+from nghvi.recipes.settings import Settings as Settings
 from nghvi.storage import load as load
 
 # Said here because the storage layer lies below the estimators and cannot import them.

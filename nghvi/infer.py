@@ -1,9 +1,7 @@
 """``infer``: from any model to a judged posterior, the one door to the recipes."""
 
 import dataclasses
-from collections.abc import Callable
-from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -16,25 +14,23 @@ from threadpoolctl import threadpool_limits
 from nghvi._core.batches import Batches
 from nghvi._core.draws import AntitheticDraws
 from nghvi._core.errors import InputError
-from nghvi._core.evaluate import draw, evaluate, evaluation_size, log_targets
+from nghvi._core.evaluate import draw, evaluate, evaluation_size, log_targets, side_by_side
 from nghvi._core.hosts import on_host, together
 from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
 from nghvi.data.streamed import StreamedRows
-from nghvi.methods import Method
 from nghvi.models.batched import in_batches
 from nghvi.models.sharded import Sharded, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
-from nghvi.recipes.plan import METHODS as METHODS
-from nghvi.recipes.plan import Plan
-from nghvi.recipes.run import Position, Progress, Run, run
+from nghvi.recipes.plan import HUGE, Plan, integrals_are_costly
+from nghvi.recipes.run import Keep, Position, Progress, Run, run
+from nghvi.recipes.settings import METHODS as METHODS
+from nghvi.recipes.settings import Settings
 from nghvi.recipes.start import value_and_score
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
-SIDE_BY_SIDE = 200_000
-"""Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
-COSTLY, HUGE = 20_000, 10_000_000
+COSTLY = 20_000
 ENORMOUS, FEW = 50_000_000, 10
 """Numbers touched by an evaluation beyond which few draws are evaluated: too few for k-hat."""
 ASTRAY, FAR_ASTRAY, UNLIKE = 0.03, 0.1, 0.05
@@ -87,114 +83,72 @@ def _unravel_draws(model: LatentModel, data: Data, theta: Array) -> Params:
     return jax.vmap(unraveller(model, data))(theta)
 
 
-Keep = Callable[[Position, bool, int], None]
-"""Where a run is, whether it ends there, and how often the model had been refined."""
-
-
 @together()
 @threadpool_limits.wrap(limits=1, user_api="blas")  # a second thread only costs its waking
 def infer(
     model: LatentModel,
     data: Data,
+    settings: Settings | None = None,
     *,
-    seed: int = 0,
-    rank: int | str = "auto",
-    method: Method = "auto",
-    steps: int | None = None,
-    n_starts: int | str = "auto",
-    latents: str = "auto",
-    smooth: bool = True,
-    importance: bool = True,
-    start: Float[Array, " m"] | None = None,
-    start_scale: float = 1.0,
     progress: Progress | None = None,
     resume: Position | None = None,
-    refinements: int = 0,
-    batch_groups: int | None = None,
-    devices: int | str | None = None,
-    keep: Keep = lambda position, ends, refinements: None,
+    keep: Keep | None = None,
+    **changes: Any,
 ) -> Inference:
     """Approximate the posterior of ``model`` given ``data``.
 
-    ``rank``: number of factors of the covariance, ``"full"``, or ``"auto"`` (full up to 300
-    parameters). ``method``: ``"auto"``, or a rule of :mod:`nghvi.methods` or its name, run for
-    ``steps`` steps from ``start`` with sds of ``start_scale``.
-    ``n_starts``: random starts of a network, of which the best goes on. ``latents``:
-    ``"integrate"``, ``"sample"`` or ``"auto"``. ``smooth=False`` chooses the recipe for networks.
-    ``importance=False`` keeps the Gaussian's own draws. ``resume`` goes on with an interrupted
-    run; ``refinements`` says how often its model had been refined. ``devices``: their number, or
-    ``"all"``, over which the groups are spread; None is one device, or after
-    ``jax.distributed.initialize`` those of all processes, each of which makes the same call.
-    ``keep``: called after every chunk of steps with where the run is. ``batch_groups``: about so
-    many groups of ``Rows`` at a step, weighted so that gradients are unbiased, by the recipe for
-    networks. ``StreamedRows`` are always read that way, in the pieces in which they lie
-    on disk.
+    Parameters
+    ----------
+    model
+        Any :class:`LatentModel`.
+    data
+        Whatever the model was written to read.
+    settings
+        How: see :class:`Settings`. Its fields can also be given by name, as ``changes``:
+        ``infer(model, data, seed=1, method="ng-hvi")``.
+    progress
+        Called after every chunk of steps with the stage's name, the step, the number of steps and
+        the trace.
+    resume
+        Where an interrupted run was left (``inference.run.position``, or what ``keep`` received):
+        goes on as if it had not been.
+    keep
+        Called after every chunk of steps with where the run is, and whether it ends there.
     """
-    if latents not in ("auto", "integrate", "sample"):
-        raise InputError(f"latents={latents!r}: choose 'auto', 'integrate' or 'sample'.")
-    if latents == "integrate" and not isinstance(model, MarginalModel):
+    settings = (settings or Settings()).changed(changes)
+    key = jax.random.key(settings.seed)
+    divided, parts, settings, resume = _divide(model, data, settings, resume)
+    plan = Plan.of(settings, divided, parts)
+    fitted, done = _fit(key, plan, divided, parts, progress, resume, keep)
+    final = _for_evaluation(key, plan, divided, fitted, parts, done.q)
+    correct = settings.importance and not plan.explicit
+    found = finish(key, final, parts, done, correct=correct, fitted=fitted)
+    return _undivided(found, data)
+
+
+def _divide(
+    model: LatentModel, data: Data, settings: Settings, resume: Position | None
+) -> tuple[LatentModel, Data, Settings, Position | None]:
+    """The model on pieces of the data, where batches or devices are asked for."""
+    if settings.latents == "integrate" and not isinstance(model, MarginalModel):
         raise InputError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
-    key, whole = jax.random.key(seed), data
-    mesh = mesh_of(devices)
-    batched = batch_groups is not None or isinstance(data, StreamedRows)
-    if batched:
-        spread = devices if mesh is None else mesh.size
-        model, data = in_batches(
-            model, data, batch_groups, seed=seed, method=method, rank=rank, devices=spread
+    mesh = mesh_of(settings.devices)
+    if settings.batch_groups is not None or isinstance(data, StreamedRows):
+        pieces = in_batches(
+            model,
+            data,
+            settings.batch_groups,
+            seed=settings.seed,
+            method=settings.method,
+            rank=settings.rank,
+            devices=settings.devices if mesh is None else mesh.size,
         )
-        n_starts, importance = (1 if smooth else n_starts), False
-    elif mesh is not None:
-        model, data = Sharded(cast(MarginalModel, model)), shard(data, mesh)
-        resume = _placed(resume, mesh)
-    by_newton = smooth and not batched
-    costly = by_newton and latents != "integrate" and _integrals_are_costly(model, data)
-    fine, drawn = model, latents == "sample" or method != "auto"
-    if costly:  # few nodes for the fit, more for its evaluation
-        model = cast(MarginalModel, model).approximate()
-        model = model if drawn else _affordably_refined(model)
-    for _ in range(refinements):
-        model = cast(MarginalModel, model).refined()
-    begin: Variational | None = None
-    while True:
-        example = data.example if isinstance(data, Batches) else data
-        size = evaluation_size(model, data)
-        batch = max(1, SIDE_BY_SIDE // max(model.evaluation_size(example), 1))
-        plan = Plan(
-            *(rank, method, steps, n_starts, latents, by_newton, start, start_scale, batch),
-            costly,
-            network=not smooth,
-            begin=begin,
-        )
-        recipe, record = plan.recipe(key, model, example), partial(_record, keep, refinements)
-        better = None
-
-        def settled(q: Variational, model: LatentModel = model) -> bool:
-            nonlocal better
-            refinable = smooth and not drawn
-            better = _refined_if_needed(key, model, data, q, costly) if refinable else None
-            return better is None or not better.integration_is_affordable
-
-        done = run(recipe, key, model, data, progress, resume, record, settled)
-        if better is None or done.position is not None:
-            break
-        if not better.integration_is_affordable:
-            if done.verdict.status is not Status.FAILED:
-                done = done._replace(verdict=Verdict(Status.NOT_CONVERGED, Cause.UNAFFORDABLE))
-            break
-        model, resume, refinements, begin = better, None, refinements + 1, done.q
-    while drawn and smooth and (better := _refined_if_needed(key, model, data, done.q, costly)):
-        if not better.integration_is_affordable:
-            break
-        model = better  # integrates for the evaluation only
-    if costly:
-        model = fine if drawn else _affordably_refined(cast(MarginalModel, model))
-    explicit = method != "auto" or isinstance(rank, int)
-    found = finish(key, model, data, done, importance and not explicit, size > COSTLY, batch)
-    if not isinstance(model, DividedModel):
-        return found
-    # Predictions need no other process.
-    q, done = on_host((found.q, found.run))
-    return dataclasses.replace(found, model=model.model, data=whole, q=q, run=done)
+        n_starts = settings.n_starts if model.many_modes else 1
+        return *pieces, settings.changed({"n_starts": n_starts, "importance": False}), resume
+    if mesh is None:
+        return model, data, settings, resume
+    sharded = Sharded(cast(MarginalModel, model))
+    return sharded, shard(data, mesh), settings, _placed(resume, mesh)
 
 
 def _placed(position: Position | None, mesh: Mesh) -> Position | None:
@@ -206,17 +160,79 @@ def _placed(position: Position | None, mesh: Mesh) -> Position | None:
     return position._replace(current=position.current._replace(state=state))
 
 
-def _record(keep: Keep, refinements: int, position: Position, ends: bool) -> None:
-    keep(position, ends, refinements)
+def _fit(
+    key: Key,
+    plan: Plan,
+    model: LatentModel,
+    data: Data,
+    progress: Progress | None,
+    resume: Position | None,
+    keep: Keep | None,
+) -> tuple[LatentModel, Run]:
+    """Fit, and again with more exact integrals as long as the result shows that these are not."""
+    if plan.costly:  # few nodes for the fit, more for its evaluation
+        rough = cast(MarginalModel, model).approximate()
+        model = rough if plan.drawn else _affordably_refined(rough)
+    refinements = 0 if resume is None else resume.refinements
+    for _ in range(refinements):
+        model = cast(MarginalModel, model).refined()
+    example = data.example if isinstance(data, Batches) else data
+    begin: Variational | None = None
+    while True:
+        better = None
+
+        def settled(q: Variational, model: LatentModel = model) -> bool:
+            nonlocal better
+            refinable = plan.smooth and not plan.drawn
+            better = _refined_if_needed(key, model, data, q, plan.costly) if refinable else None
+            return better is None or not better.integration_is_affordable
+
+        def record(position: Position, ends: bool, refinements: int = refinements) -> None:
+            if keep is not None:
+                keep(position._replace(refinements=refinements), ends)
+
+        recipe = plan.recipe(key, model, example, begin)
+        done = run(recipe, key, model, data, progress, resume, record, settled)
+        if done.position is not None:
+            # The model that is returned has been refined already, unless it was begun roughly.
+            left = done.position._replace(refinements=refinements if plan.costly else 0)
+            return model, done._replace(position=left)
+        if better is None:
+            return model, done
+        if not better.integration_is_affordable:
+            if done.verdict.status is not Status.FAILED:
+                done = done._replace(verdict=Verdict(Status.NOT_CONVERGED, Cause.UNAFFORDABLE))
+            return model, done
+        model, resume, refinements, begin = better, None, refinements + 1, done.q
 
 
-def _integrals_are_costly(model: LatentModel, data: Data) -> bool:
-    """Whether an evaluation of the exact marginal takes seconds."""
-    return (
-        isinstance(model, MarginalModel)
-        and not model.integration_is_cheap
-        and evaluation_size(model, data) > HUGE
-    )
+def _for_evaluation(
+    key: Key,
+    plan: Plan,
+    given: LatentModel,
+    fitted: LatentModel,
+    data: Data,
+    q: Variational,
+) -> LatentModel:
+    """The model with integrals as exact as the evaluation of the result needs them."""
+    model = fitted
+    if plan.drawn and plan.smooth:
+        while better := _refined_if_needed(key, model, data, q, plan.costly):
+            if not better.integration_is_affordable:
+                break
+            model = better
+    if not plan.costly:
+        return model
+    return given if plan.drawn else _affordably_refined(cast(MarginalModel, model))
+
+
+def _undivided(found: Inference, data: Data) -> Inference:
+    """The result with the model and the data as they were given: nothing else needs the pieces."""
+    if not isinstance(found.model, DividedModel):
+        return found
+    # Predictions need no other process.
+    q, done = on_host((found.q, found.run))
+    return dataclasses.replace(found, model=found.model.model, data=data, q=q, run=done)
 
 
 def _affordably_refined(model: MarginalModel) -> MarginalModel:
@@ -260,17 +276,30 @@ def _refined_if_needed(
 
 
 def finish(
-    key: Key, model: LatentModel, data: Data, done: Run, correct: bool, costly: bool, batch: int
+    key: Key,
+    model: LatentModel,
+    data: Data,
+    done: Run,
+    *,
+    correct: bool,
+    fitted: LatentModel | None = None,
 ) -> Inference:
-    """ELBO, k-hat, evidence and the pool of draws."""
+    """ELBO, k-hat, evidence and the pool of draws.
+
+    ``correct``: whether these may be weighted. ``fitted``: the model of the fit, where that is a
+    rougher one; what it costs decides how many draws are evaluated.
+    """
     key_pool, key_elbo = jax.random.split(jax.random.fold_in(key, 10**6))
     nan = float("nan")
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         pool = Pool.plain(draw(key_pool, done.q, 4000)[0])
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
+    fitted = model if fitted is None else fitted
+    costly = evaluation_size(fitted, data) > COSTLY
+    batch = side_by_side(fitted, data.example if isinstance(data, Batches) else data)
     slow = not model.integration_is_cheap or evaluation_size(model, data) > HUGE
     draws = 50 if costly and slow else 250 if costly else 2000
-    correct = correct and not _integrals_are_costly(model, data)
+    correct = correct and not integrals_are_costly(model, data)
     if evaluation_size(model, data) > ENORMOUS:
         draws = FEW
     found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch)

@@ -38,7 +38,7 @@ def fit(devices):
     """q after every chunk, and the ELBO."""
     trace = []
 
-    def keep(position, ends, refinements):
+    def keep(position, ends):
         trace.append(np.concatenate(jax.tree.leaves(on_host(position.current.state.q))))
 
     data = prepare(MODEL, rows())

@@ -174,7 +174,7 @@ def test_batches_agree_with_all_groups_from_the_same_start():
     x, y, group = kinked(3000, 6, seed=2)
     rows = Rows.from_arrays(x, y, group, 3000)
     model = network()
-    began = infer(model, rows, smooth=False, steps=400, n_starts=1).q
+    began = infer(model, rows, steps=400, n_starts=1).q
     piece_model, batches = batched(model, rows, groups=600)
     anchored = batches.anchored(KEY, piece_model, Integrated(), began.centre)
     scaled = ScaledGradient(jnp.ones(DIM), 1.0)
@@ -198,7 +198,7 @@ def test_what_cannot_be_divided_is_refused(rows):
         (model, {"devices": 1}, "devices=1"),
     ):
         with pytest.raises(ValueError, match=said):
-            infer(given, rows, smooth=False, batch_groups=5, **settings)
+            infer(given, rows, batch_groups=5, **settings)
     linear = MixedModel(Identity(2), Gaussian(), Priors(), (0,))
     sums = LinearStatistics.from_rows(rows, (0,))
     with pytest.raises(ValueError, match="LinearStatistics"):

@@ -17,6 +17,7 @@ from nghvi.cli import main
 from nghvi.recipes.run import Position
 from nghvi.storage import StorageError
 from nghvi.storage.checkpoints import KEPT, Checkpoints, CheckpointWarning, checkpoint_files
+from nghvi.storage.codec import encode
 from tests.kill_worker import STEPS, fit
 
 KILLS = 3
@@ -105,7 +106,7 @@ def test_of_a_damaged_checkpoint_the_one_before_is_used(spoil, place):
     spoil(files[-1])
     with pytest.warns(CheckpointWarning, match=rf"{files[-1].name}.* An earlier one is used"):
         found = checkpoints.newest()
-    assert found.position.current.step == 100 * (newest(place) - 1)
+    assert found.current.step == 100 * (newest(place) - 1)
     for path in files[:-1]:
         spoil(path)
     with (
@@ -171,13 +172,23 @@ def test_what_cannot_be_kept_is_refused_at_once(tmp_path):
 def test_checkpoints_are_made_when_due_and_at_an_end(tmp_path):
     checkpoints = Checkpoints(tmp_path, {}, every=1000)
     position = Position(0, None, ())
-    checkpoints.offer(position, False, 0)
+    checkpoints.offer(position, False)
     assert newest(tmp_path) == 0
-    checkpoints.offer(position, True, 2)
-    assert Checkpoints(tmp_path, {}, 0).newest() == (position, 2)
+    refined = position._replace(refinements=2)
+    checkpoints.offer(refined, True)
+    assert Checkpoints(tmp_path, {}, 0).newest() == refined
     for _ in range(KEPT + 1):
-        checkpoints.offer(position, True, 0)
+        checkpoints.offer(position, True)
     assert len(checkpoint_files(tmp_path)) == KEPT
+
+
+def test_a_checkpoint_with_refinements_beside_the_position_is_read(tmp_path):
+    """As earlier versions wrote it."""
+    position = Position(1, None, ())
+    described, arrays = encode({"position": position, "refinements": 2})
+    content = {"facts": {}, "checkpoint": described}
+    nghvi.storage.file.write(tmp_path / "00000001.checkpoint", content, arrays)
+    assert Checkpoints(tmp_path, {}, 0).newest() == position._replace(refinements=2)
 
 
 def test_the_command_goes_on_only_if_asked_to(place, panel, tmp_path, capsys):

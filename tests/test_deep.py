@@ -230,7 +230,7 @@ def test_a_step_to_nowhere_is_not_taken():
 
     rows = repeated_rows()
     model = Cliff(Perceptron(3, (2,)), Gaussian(), Priors(), (0,))
-    done = infer(model, rows, smooth=False, steps=60, n_starts=1)
+    done = infer(model, rows, steps=60, n_starts=1)
     assert np.isfinite(np.asarray(done.q.centre)).all()
     assert np.isfinite(done.elbo) or done.verdict.status is Status.FAILED
 

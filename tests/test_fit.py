@@ -17,6 +17,7 @@ from nghvi._core.score import Integrated, Sampled
 from nghvi._core.step_rules import robbins_monro
 from nghvi.methods import PUBLISHED
 from nghvi.recipes.run import UNJUDGED, Recipe, Stage, carry_on, run
+from nghvi.recipes.settings import Settings
 from nghvi.recipes.smooth import smooth_recipe
 from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.variational import CholeskyGaussian, FactorGaussian
@@ -159,7 +160,7 @@ def test_a_draw_with_non_finite_density_is_left_out_and_counted(key):
 
 def test_the_recipe_finds_a_gaussian_posterior_exactly(key):
     model = NormalMean()
-    done = run(smooth_recipe(model, Integrated(), None), key, model, DATA)
+    done = run(smooth_recipe(model, Integrated(), Settings()), key, model, DATA)
     # Precision 1/2 from the data and 1/4 from the prior.
     np.testing.assert_allclose(done.q.mean, DATA * (0.5 / 0.75), atol=1e-8)
     np.testing.assert_allclose(done.q.covariance(), np.eye(4) / 0.75, atol=1e-8)
@@ -169,7 +170,7 @@ def test_the_recipe_finds_a_gaussian_posterior_exactly(key):
 @pytest.mark.parametrize("after", [1, 2, 4])
 def test_an_interrupted_recipe_resumes_to_the_same_bits(after, key):
     model = NormalMean()
-    recipe = smooth_recipe(model, Sampled(), None)
+    recipe = smooth_recipe(model, Sampled(), Settings())
     whole = run(recipe, key, model, DATA)
     calls = []
 
@@ -242,5 +243,5 @@ def test_a_second_interrupt_is_not_held_back(key):
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run(smooth_recipe(model, Sampled(), None), key, model, DATA, progress=impatient)
+        run(smooth_recipe(model, Sampled(), Settings()), key, model, DATA, progress=impatient)
     assert signal.getsignal(signal.SIGINT) is before

@@ -166,6 +166,55 @@ def test_absurd_settings_are_refused_by_name(bad):
         infer(MODEL, ROWS, **bad)
 
 
+def test_settings_may_be_an_object_names_or_both():
+    data = prepare(MODEL, ROWS)
+    chosen = nghvi.Settings(seed=3, importance=False)
+    named, given, both = (
+        infer(MODEL, data, seed=3, importance=False),
+        infer(MODEL, data, chosen),
+        infer(MODEL, data, nghvi.Settings(seed=1, importance=False), seed=3),
+    )
+    assert np.array_equal(named.pool.theta, given.pool.theta)
+    assert np.array_equal(named.pool.theta, both.pool.theta)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sede", "Did you mean seed="),
+        ("smooth", "many_modes"),
+        ("start_scale", "nghvi.Start"),
+        ("random_state", "Did you mean seed="),
+        ("zzz", "The settings are seed, method"),
+    ],
+)
+def test_an_unknown_setting_is_refused_and_the_near_one_named(name, said):
+    with pytest.raises(nghvi.InputError, match=f"Unknown setting '{name}'.*{said}"):
+        infer(MODEL, ROWS, **{name: 1})
+
+
+def test_a_smooth_fit_ends_at_the_same_place_from_another_start():
+    data = prepare(MODEL, ROWS)
+    usual, far = infer(MODEL, data).q, infer(MODEL, data, start=jnp.full(5, 0.3)).q
+    sd = usual.standard_deviation()
+    np.testing.assert_array_less(np.abs(far.mean - usual.mean) / sd, 0.05)
+
+
+def test_a_model_says_itself_that_it_has_many_modes():
+    assert not NormalMean().many_modes
+    assert not MODEL.many_modes
+    assert MixedModel(Perceptron(3, (3,)), Gaussian(), Priors(), (0,)).many_modes
+
+    class ManyModes(NormalMean):
+        @property
+        def many_modes(self):
+            return True
+
+    found = infer(ManyModes(), DATA, steps=600)
+    assert found.verdict.status is Status.SETTLED
+    assert [name for name, _ in found.run.traces][:3] == ["climb 1", "climb 2", "climb 3"]
+
+
 def test_wishart_degrees_must_exceed_the_dimension():
     model = MixedModel(Identity(3), Gaussian(), Priors(effects=WishartPrecision(1.0, 0.5)), (0, 1))
     with pytest.raises(ValueError, match="df"):

@@ -22,6 +22,8 @@ from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 
 BATCH = 50
+SIDE_BY_SIDE = 200_000
+"""Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
 
 
 class Evaluation(NamedTuple):
@@ -115,6 +117,11 @@ def evaluation_size(model: LatentModel, data: Data) -> int:
     if isinstance(data, Batches):
         return data.pieces.num_pieces * model.evaluation_size(data.example)
     return model.evaluation_size(data)
+
+
+def side_by_side(model: LatentModel, data: Data) -> int:
+    """How many draws are evaluated together."""
+    return max(1, SIDE_BY_SIDE // max(model.evaluation_size(data), 1))
 
 
 def draw(key: Key, q: Variational, draws: int) -> tuple[np.ndarray, np.ndarray]:

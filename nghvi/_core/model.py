@@ -85,6 +85,15 @@ class LatentModel(eqx.Module):
         """``log p(theta)`` as it stands in :meth:`log_at_rest`, maybe without the latents' part."""
         return self.log_prior(params)
 
+    @property
+    def many_modes(self) -> bool:
+        """Whether the posterior has many modes, as that of a network has.
+
+        Then several starts climb, a factor Gaussian explores around the best of them, and the
+        verdict says "settled" where others say "converged".
+        """
+        return False
+
     def num_observations(self, data: Data) -> float:
         """How much the data tell: the recipe for networks explores in smaller steps with more."""
         return max((leaf.shape[0] for leaf in _arrays(data) if leaf.ndim), default=1)
@@ -141,6 +150,10 @@ class DividedModel(MarginalModel):
 
     def log_prior(self, params: Params) -> Scalar | None:
         return self.model.log_prior(params)
+
+    @property
+    def many_modes(self) -> bool:
+        return self.model.many_modes
 
     @property
     def marginal_is_exact(self) -> bool:

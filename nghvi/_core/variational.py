@@ -31,6 +31,13 @@ class RemainingError(NamedTuple):
         return RemainingError(jnp.max(jnp.abs(self.mean)), jnp.max(jnp.abs(self.scale)))
 
 
+class Start(NamedTuple):
+    """Where a family begins: its centre, and the sds around it."""
+
+    theta: Float[Array, " m"]
+    scale: float | Float[Array, " m"] = 1.0
+
+
 class Variational(eqx.Module):
     """A distribution over theta that can be re-parametrised: theta = transport(noise)."""
 

@@ -267,7 +267,6 @@ class MixedEstimator(Checks):
             "steps": self.steps,
             "n_starts": self.n_starts,
             "latents": self.latents,
-            "smooth": not deep,
             "importance": self.importance,
             "resume": resume,
             "batch_groups": self._batch_groups,
@@ -276,8 +275,7 @@ class MixedEstimator(Checks):
         if kept is not None:
             settings |= with_checkpoints(kept, self, model, data)
         if self.method != "auto":
-            first = published_start(model, data, seed)
-            settings |= {"start": first.theta, "start_scale": first.scale}
+            settings["start"] = published_start(model, data, seed)
         if not (self.verbose and is_first()):
             return infer(model, data, **settings)
         with FitProgress(scaling.log_jacobian(data.num_rows)) as progress:

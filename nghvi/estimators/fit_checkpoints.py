@@ -42,14 +42,7 @@ def with_checkpoints(
 ) -> dict[str, Any]:
     """The settings of ``infer`` with which a fit continues from its checkpoints."""
     checkpoints = _checkpoints_of(kept, estimator, model, data)
-    found = checkpoints.newest()
-    if found is None:
-        return {"keep": checkpoints.offer}
-    return {
-        "keep": checkpoints.offer,
-        "resume": found.position,
-        "refinements": found.refinements,
-    }
+    return {"keep": checkpoints.offer, "resume": checkpoints.newest()}
 
 
 def _checkpoints_of(

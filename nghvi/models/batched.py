@@ -13,10 +13,10 @@ def in_batches(
     data: Data,
     batch_groups: int | None,
     *,
-    seed: int,
-    method: object,
-    rank: int | str,
-    devices: int | str | None,
+    seed: int = 0,
+    method: object = "auto",
+    rank: int | str = "auto",
+    devices: int | str | None = None,
 ) -> tuple[Subsampled, Batches]:
     """The model of a piece and the pieces; ``batch_groups=None`` where they lie on disk already."""
     if method != "auto":

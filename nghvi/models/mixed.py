@@ -126,6 +126,10 @@ class MixedModel(MarginalModel):
         return default if self.num_nodes is None else self.num_nodes
 
     @property
+    def many_modes(self) -> bool:
+        return not isinstance(self.trunk, Identity)
+
+    @property
     def marginal_is_exact(self) -> bool:
         return self.response.conjugate or self.num_effects == 0 or self.nodes > 1
 

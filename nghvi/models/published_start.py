@@ -1,24 +1,16 @@
 """Where the published algorithms start."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
+from nghvi._core.variational import Start
 from nghvi.models.mixed import GroupedData, MixedModel
 from nghvi.networks import Identity
 
 
-class PublishedStart(NamedTuple):
-    """The first Gaussian: its mean, and the sd of every parameter."""
-
-    theta: Float[Array, " m"]
-    scale: float
-
-
-def published_start(model: MixedModel, data: GroupedData, seed: int) -> PublishedStart:
+def published_start(model: MixedModel, data: GroupedData, seed: int) -> Start:
     """The authors' start: random weights with zero biases, everything else 0.01, sds of 1.
 
     Their weights are uniform up to sqrt(6) / (n_in + n_out), not up to the root of the ratio. A
@@ -34,4 +26,4 @@ def published_start(model: MixedModel, data: GroupedData, seed: int) -> Publishe
     binary_network = model.response.classes and not isinstance(model.trunk, Identity)
     rest = jax.tree.map(lambda x: jnp.full_like(x, 0.0 if binary_network else 0.01), params)
     theta = ravel_pytree(rest._replace(weights=jax.tree.map(narrow, params.weights)))[0]
-    return PublishedStart(theta, 0.01 if binary_network else 1.0)
+    return Start(theta, 0.01 if binary_network else 1.0)

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from nghvi._core.evaluate import log_targets
+from nghvi._core.evaluate import log_targets, side_by_side
 from nghvi._core.variational import Variational
-from nghvi.infer import SIDE_BY_SIDE
 from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.pointwise import Observed, by_rows, log_likelihood, replicate
 
@@ -69,7 +68,7 @@ def _statistics(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.nd
     model, data = posterior.model, posterior.data
     found = {"log_q": np.asarray(_log_density(posterior.inference.q, jnp.asarray(theta)))}
     if model.marginal_is_exact and model.integration_is_cheap:
-        batch = max(1, SIDE_BY_SIDE // max(model.evaluation_size(data), 1))
+        batch = side_by_side(model, data)
         found["lp"] = log_targets(model, data, theta, batch)
     return found
 

@@ -8,7 +8,8 @@ each ending with an average of its last tenth. Where the model moves naturally (
 skip connection, effects integrated out) one stage takes the place of the last two:
 
     natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps
- A Gaussian started away from a mode stays with a
+
+A Gaussian started away from a mode stays with a
 network too simple for the data, since noisy weights make complexity look costly; one that is
 only polished stays at the first mode. The verdict says "settled": such a posterior has many
 modes, and the result describes one of them. A fit is settled if the ELBO moved by no more than a
@@ -27,12 +28,14 @@ from nghvi._core.draws import IndependentDraws
 from nghvi._core.evaluate import evaluate, evaluation_size
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit
-from nghvi._core.model import LatentModel, MarginalModel, initial_theta
+from nghvi._core.model import LatentModel, MarginalModel
 from nghvi._core.score import AtRest, Integrated, Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
 from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on
+from nghvi.recipes.settings import Settings
+from nghvi.recipes.start import first_theta
 from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
 from nghvi.variational.factor import FactorGaussian
 from nghvi.variational.point import Point
@@ -82,28 +85,29 @@ def deep_recipe(
     model: LatentModel,
     data: Data,
     score: Score,
-    rank: int | None,
-    steps: int | None = None,
-    num_starts: int | None = None,
+    settings: Settings,
     *,
-    network: bool = True,
     batch: int | None = None,
 ) -> Recipe:
-    """The recipe for this model.
+    """The recipe for this model; without ``steps`` it polishes again until the ELBO has settled.
 
-    ``steps`` of one start in all; None polishes again until the ELBO has settled. ``network``:
-    whether its posterior has many modes. ``batch``: draws evaluated side by side.
+    ``batch``: draws evaluated side by side.
     """
-    natural = rank is None and isinstance(score, Integrated)
+    steps, start = settings.steps, settings.begin
+    natural = isinstance(settings.rank, str) and isinstance(score, Integrated)
     natural = natural and isinstance(model, MarginalModel) and model.moves_naturally
-    rank = 0 if natural else RANK if rank is None else rank
+    rank = 0 if natural else RANK if isinstance(settings.rank, str) else settings.rank
     lengths = Lengths.of(steps or (STEPS if isinstance(score, Integrated) else SAMPLED_STEPS))
     params = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
     unit, climb_score = starting_sd(params), score
     at_rest = eqx.filter_eval_shape(model.log_at_rest, params, data) is not None
     if at_rest:
         climb_score, lengths = AtRest(), lengths._replace(climb=2 * lengths.climb)
-    num_starts = num_starts or (STARTS_AT_REST if at_rest else STARTS)
+    num_starts = STARTS_AT_REST if at_rest else STARTS
+    if not isinstance(settings.n_starts, str):
+        num_starts = settings.n_starts
+    elif start is not None:
+        num_starts = 1
 
     def stage(
         name: str, begin: Begin, score: Score, scaled: ScaledGradient, length: float, hold: float
@@ -111,6 +115,11 @@ def deep_recipe(
         num_steps = getattr(lengths, name)
         algorithm = HybridVI(IndependentDraws(1), score, scaled, Adam(length, num_steps, hold))
         return Stage(name, begin, algorithm, num_steps, CHUNK, max(1, num_steps // 10))
+
+    def climb_from(
+        key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]
+    ) -> Variational:
+        return Point(first_theta(key, model, data, start))
 
     def widen(q: Variational) -> Variational:
         """A point becomes a narrow Gaussian."""
@@ -124,7 +133,7 @@ def deep_recipe(
     # Adam moves a coordinate by about length x unit per step; log scales by the length itself. A
     # step of the exploration is a multiple of the posterior sd, which falls with the root of n.
     wide = min(10.0, 550 / np.sqrt(model.num_observations(data))) * unit
-    climb = stage("climb", _random, climb_score, ScaledGradient(20 * unit), 0.05, 0.0)
+    climb = stage("climb", climb_from, climb_score, ScaledGradient(20 * unit), 0.05, 0.0)
     explore = stage("explore", from_best, score, ScaledGradient(wide), 0.05, 0.3)
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
     polish = polish._replace(anchored=True)
@@ -136,7 +145,7 @@ def deep_recipe(
         last = max(1, num_steps // 10)
         return Stage(name, begin, algorithm, num_steps, CHUNK, last, anchored=True)
 
-    settled = Cause.ONE_OF_MANY_MODES if network else Cause.FEW_FACTORS
+    settled = Cause.ONE_OF_MANY_MODES if model.many_modes else Cause.FEW_FACTORS
     stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
     if natural:
         stages += _in_two(natural_stage("natural", from_best, 1.0))
@@ -156,10 +165,6 @@ def _in_two(stage: Stage) -> tuple[Stage, Stage]:
     """The same steps as two stages, so that what the last quarter did can be seen."""
     first = stage._replace(num_steps=max(1, stage.num_steps - stage.num_steps // 4))
     return first, stage._replace(encore=False, continues=True)
-
-
-def _random(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-    return Point(initial_theta(key, model, data))
 
 
 @eqx.filter_jit

@@ -2,89 +2,85 @@
 
 from typing import NamedTuple, cast
 
-from jaxtyping import Array
-
+from nghvi._core.batches import Batches
 from nghvi._core.errors import InputError
-from nghvi._core.model import LatentModel, MarginalModel, initial_theta, parameter_dimension
+from nghvi._core.evaluate import evaluation_size, side_by_side
+from nghvi._core.model import LatentModel, MarginalModel, parameter_dimension
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
-from nghvi.methods import PUBLISHED, Method, published
-from nghvi.recipes.deep import RANK, deep_recipe
+from nghvi.methods import published
+from nghvi.recipes.deep import deep_recipe
 from nghvi.recipes.published import published_recipe
 from nghvi.recipes.run import Recipe
+from nghvi.recipes.settings import Settings
 from nghvi.recipes.smooth import smooth_recipe
+from nghvi.recipes.start import first_theta
 
-METHODS = ("auto", *PUBLISHED)
 LARGEST_FULL = 300
 """Parameters up to which a smooth posterior gets a full covariance."""
+HUGE = 10_000_000
+"""Numbers touched by an evaluation that takes seconds."""
 
 
 class Plan(NamedTuple):
-    """What the caller asked for."""
+    """What the caller asked for, beside what the model and the form of its data allow."""
 
-    rank: int | str
-    method: Method
-    steps: int | None
-    n_starts: int | str
-    latents: str
+    settings: Settings
     smooth: bool
-    start: Array | None
-    start_scale: float
-    batch: int
+    """Whether the posterior has one mode, near which it is smooth."""
+    by_newton: bool
+    """Whether all the data are seen at once, so that steps like Newton's are possible."""
     costly: bool
-    network: bool
-    """Whether the posterior has many modes."""
-    begin: Variational | None = None
-    """Where a smooth fit begins; None is at the mode."""
+    """Whether integrals take so long that few points serve the fit and more its evaluation."""
 
-    def recipe(self, key: Key, model: LatentModel, data: Data) -> Recipe:
-        """The recipe for this model."""
-        rank, method = self.rank, published(self.method)
-        if method is None and self.method != "auto":
-            known = ", ".join(map(repr, METHODS))
-            raise InputError(
-                f"method={self.method!r}: choose one of {known}, or an object of nghvi.methods."
-            )
-        if isinstance(rank, bool) or not (
-            (isinstance(rank, int) and rank >= 0) or rank in ("auto", "full")
-        ):
-            raise InputError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")
-        number = None if isinstance(rank, str) else int(rank)
-        exact = isinstance(model, MarginalModel) and (
-            model.marginal_is_exact or self.latents == "integrate"
+    @staticmethod
+    def of(settings: Settings, model: LatentModel, data: Data) -> "Plan":
+        """For a model and its data as they are divided."""
+        smooth = not model.many_modes
+        by_newton = smooth and not isinstance(data, Batches)
+        costly = by_newton and settings.latents != "integrate"
+        return Plan(settings, smooth, by_newton, costly and integrals_are_costly(model, data))
+
+    @property
+    def drawn(self) -> bool:
+        """Whether steps draw the latents, so that integrals serve the evaluation only."""
+        return self.settings.latents == "sample" or self.settings.method != "auto"
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the caller chose what the result is, so that its draws stay as they are."""
+        return self.settings.method != "auto" or not isinstance(self.settings.rank, str)
+
+    def recipe(self, key: Key, model: LatentModel, data: Data, begin: Variational | None) -> Recipe:
+        """The recipe for this model; ``begin``: where a smooth fit begins, None is at the mode."""
+        settings, latents = self.settings, self.settings.latents
+        integrable = isinstance(model, MarginalModel) and (
+            model.marginal_is_exact or latents == "integrate"
         )
-        score: Score = Integrated() if exact and self.latents != "sample" else Sampled()
-        if method is not None:
-            theta = initial_theta(key, model, data) if self.start is None else self.start
-            drawn = Integrated() if self.latents == "integrate" else Sampled(moving=False)
-            rank = RANK if number is None else number
-            return published_recipe(
-                method,
-                theta,
-                rank,
-                self.steps or method.steps,
-                scale=self.start_scale,
-                score=drawn,
-                integrable=exact and cast(MarginalModel, model).integration_is_cheap,
+        score: Score = Integrated() if integrable and latents != "sample" else Sampled()
+        if (method := published(settings.method)) is not None:
+            theta = first_theta(key, model, data, settings.begin)
+            cheap = integrable and cast(MarginalModel, model).integration_is_cheap
+            return published_recipe(method, settings, theta, integrable=cheap)
+        dim, batch = parameter_dimension(model, data), side_by_side(model, data)
+        if self.by_newton and dim <= LARGEST_FULL:
+            return smooth_recipe(
+                model, score, settings, batch=batch, costly=self.costly, begin_at=begin
             )
-        dim = parameter_dimension(model, data)
-        if self.smooth and dim <= LARGEST_FULL:
-            return smooth_recipe(model, score, number, self.batch, self.costly, self.begin)
-        if rank == "full":
+        if settings.rank == "full":
             raise InputError(
                 f"rank='full' with a network or {dim} parameters: give a number of factors."
             )
         if isinstance(model, MarginalModel) and not model.integration_is_cheap:
-            score = score if self.latents == "integrate" else Sampled()
-        starts = None if isinstance(self.n_starts, str) else self.n_starts
-        return deep_recipe(
-            model,
-            data,
-            score,
-            number,
-            self.steps,
-            starts,
-            network=self.network,
-            batch=self.batch,
-        )
+            score = score if latents == "integrate" else Sampled()
+        return deep_recipe(model, data, score, settings, batch=batch)
+
+
+def integrals_are_costly(model: LatentModel, data: Data) -> bool:
+    """Whether an evaluation of the exact marginal takes seconds."""
+    return (
+        isinstance(model, MarginalModel)
+        and not model.integration_is_cheap
+        and evaluation_size(model, data) > HUGE
+    )

@@ -9,39 +9,38 @@ from nghvi._core.hybrid import HybridVI
 from nghvi._core.model import LatentModel
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import robbins_monro
-from nghvi._core.variational import Variational
+from nghvi._core.variational import Start, Variational
 from nghvi._typing import Data, Key
 from nghvi.methods import GradientMethod
 from nghvi.recipes.fresh import judge_by_fresh_draws
 from nghvi.recipes.run import Ended, Recipe, Stage
+from nghvi.recipes.settings import Settings
 from nghvi.recipes.verdict import Cause
 from nghvi.variational.factor import FactorGaussian
 
+RANK = 3
+"""Factors, unless the settings say how many."""
 MOST_ESTIMATES = 81
 """Of 64 draws each, to judge the result by."""
 
 
 def published_recipe(
-    method: GradientMethod,
-    start: Float[Array, " m"],
-    rank: int,
-    num_steps: int,
-    *,
-    scale: float = 1.0,
-    score: Score | None = None,
-    integrable: bool = False,
+    method: GradientMethod, settings: Settings, theta: Float[Array, " m"], *, integrable: bool
 ) -> Recipe:
-    """A published algorithm from ``start`` for ``num_steps`` steps.
+    """A published algorithm from ``theta``, for its own number of steps or the settings'.
 
     ``integrable``: whether its result can be judged without the noise of drawn latents.
     """
-    score = Sampled(moving=False) if score is None else score
+    score: Score = Integrated() if settings.latents == "integrate" else Sampled(moving=False)
+    rank = RANK if isinstance(settings.rank, str) else settings.rank
+    num_steps = settings.steps or method.steps
+    start = settings.begin or Start(theta)
+    scale = jnp.broadcast_to(jnp.asarray(start.scale, theta.dtype), theta.shape)
     draws = IndependentDraws(method.draws)
     algorithm = HybridVI(draws, score, method.direction, method.step_rule)
 
     def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-        spread = jnp.full_like(start, scale)
-        return FactorGaussian.start(start, spread, rank, signed_scale=True)
+        return FactorGaussian.start(theta, scale, rank, signed_scale=True)
 
     stage = Stage(method.name, begin, algorithm, num_steps, 100, min(100, num_steps))
     fresh = HybridVI(

@@ -68,6 +68,8 @@ class Position(NamedTuple):
     stage: int
     current: Fit | None
     done: tuple[Ended, ...]
+    refinements: int = 0
+    """How often the model that was given had been refined."""
 
 
 UNJUDGED = Verdict(Status.NOT_CONVERGED, Cause.INTEGRALS)

@@ -14,15 +14,16 @@ import optax
 from nghvi._core.direction import NaturalGradient
 from nghvi._core.draws import OrthogonalDraws
 from nghvi._core.hybrid import HybridVI, Info
-from nghvi._core.model import LatentModel, MarginalModel, initial_theta
+from nghvi._core.model import LatentModel, MarginalModel
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import robbins_monro, robbins_monro_length
-from nghvi._core.variational import Variational
+from nghvi._core.variational import Start, Variational
 from nghvi._typing import Data, Key
 from nghvi.recipes.fresh import judge_by_fresh_draws
 from nghvi.recipes.project import project
 from nghvi.recipes.run import Begin, Ended, Recipe, Stage, Stop, carry_on
-from nghvi.recipes.start import laplace_start
+from nghvi.recipes.settings import Settings
+from nghvi.recipes.start import first_theta, laplace_start
 from nghvi.recipes.verdict import TOLERANCE, Cause
 from nghvi.variational.cholesky import CholeskyGaussian
 
@@ -36,12 +37,13 @@ MOST_ESTIMATES, MOST_NOISY_ESTIMATES = 243, 2187
 def smooth_recipe(
     model: LatentModel,
     score: Score,
-    rank: int | None,
+    settings: Settings,
+    *,
     batch: int | None = None,
     costly: bool = False,
     begin_at: Variational | None = None,
 ) -> Recipe:
-    """The recipe for this model; ``rank=None`` is full covariance.
+    """The recipe for this model.
 
     It begins at the mode, or ``begin_at`` the result of a fit to nearly the same density.
     Where the latents are drawn, an approximate marginal still finds the start; without one, a
@@ -54,16 +56,16 @@ def smooth_recipe(
         algorithm = natural_gradient(Integrated(roughly=costly), robbins_monro(HOLD), batch)
         # Near the result already, and each step is expensive: further averaging gains little.
         stop = stop_rule(HOLD, CHUNK, 0.01 if begin_at is None else 0.02)
-        begin: Begin = _from_rough_mode if costly else _from_mode
-        if begin_at is not None:
-            begin = _from(begin_at)
+        begin = _from_mode(settings.begin, costly) if begin_at is None else _from(begin_at)
         stages.append(Stage("natural gradient", begin, algorithm, 200, CHUNK, 0, stop))
         if costly and isinstance(score, Integrated):
             algorithm, chunk = natural_gradient(score, robbins_monro(HOLD), batch), 1
             stages.append(Stage("exact integrals", carry_on, algorithm, 20, chunk, 0, _reached))
     else:
         algorithm = natural_gradient(score, robbins_monro(APPROACH), batch)
-        stages.append(Stage("approach", _from_scratch, algorithm, APPROACH, CHUNK, 0, _near))
+        stages.append(
+            Stage("approach", _from_scratch(settings.begin), algorithm, APPROACH, CHUNK, 0, _near)
+        )
     most = MOST_ESTIMATES
     if isinstance(score, Sampled):
         sampling = natural_gradient(score, robbins_monro(0), batch)
@@ -78,8 +80,9 @@ def smooth_recipe(
     recipe = Recipe(
         "smooth", tuple(stages), judge_by_fresh_draws(algorithm, Cause.SHAPE, chunk, most)
     )
-    if rank is None:
+    if isinstance(settings.rank, str):
         return recipe
+    rank = settings.rank
     return recipe._replace(finish=lambda q: project(cast(CholeskyGaussian, q), rank))
 
 
@@ -126,17 +129,20 @@ def _from(q: Variational) -> Begin:
     return lambda key, model, data, done: q
 
 
-def _from_mode(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-    theta = initial_theta(key, model, data)
-    return laplace_start(cast(MarginalModel, model), data, theta).q
+def _from_mode(start: Start | None, roughly: bool) -> Begin:
+    """A Gaussian at the mode, ``roughly`` by an approximate marginal."""
+
+    def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+        marginal = cast(MarginalModel, model)
+        marginal = marginal.approximate() if roughly else marginal
+        return laplace_start(marginal, data, first_theta(key, marginal, data, start))
+
+    return begin
 
 
-def _from_rough_mode(
-    key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]
-) -> Variational:
-    return _from_mode(key, cast(MarginalModel, model).approximate(), data, done)
+def _from_scratch(start: Start | None) -> Begin:
+    def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+        theta = first_theta(key, model, data, start)
+        return CholeskyGaussian.from_covariance_factor(theta, 0.1 * jnp.eye(theta.size))
 
-
-def _from_scratch(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-    theta = initial_theta(key, model, data)
-    return CholeskyGaussian.from_covariance_factor(theta, 0.1 * jnp.eye(theta.size))
+    return begin

@@ -1,27 +1,19 @@
-"""Where a smooth model starts: its mode and the curvature there."""
-
-from typing import NamedTuple
+"""Where a fit starts; where a smooth model does: at its mode, by the curvature there."""
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
-from nghvi._core.model import MarginalModel, unraveller
-from nghvi._typing import Data, Scalar
+from nghvi._core.model import LatentModel, MarginalModel, initial_theta, unraveller
+from nghvi._core.variational import Start
+from nghvi._typing import Data, Key, Scalar
 from nghvi.variational.cholesky import CholeskyGaussian
 
 SMALLEST_CURVATURE = 1e-2
 """A flatter direction starts with an sd of 10 units; the natural gradient widens it if need be."""
-
-
-class Start(NamedTuple):
-    """A Gaussian at the mode and how it was reached."""
-
-    q: CholeskyGaussian
-    gradients: int
-    converged: bool
 
 
 @eqx.filter_jit
@@ -66,15 +58,19 @@ def covariance_factor(curvature: np.ndarray) -> np.ndarray:
     return vectors / np.sqrt(np.maximum(np.abs(values), SMALLEST_CURVATURE))
 
 
-def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -> Start:
-    """Climb to the mode in coordinates whitened at ``theta``; read the curvature there."""
+def first_theta(
+    key: Key, model: LatentModel, data: Data, start: Start | None
+) -> Float[Array, " m"]:
+    """Where the caller wants to begin, or the model."""
+    return initial_theta(key, model, data) if start is None else jnp.asarray(start.theta, float)
+
+
+def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -> CholeskyGaussian:
+    """A Gaussian at the mode, climbed to in coordinates whitened at ``theta``, by the curvature."""
     origin = np.asarray(theta)
     unit = covariance_factor(negative_hessian(model, data, origin, np.eye(origin.size)))
-    evaluations = 0
 
     def objective(phi: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal evaluations
-        evaluations += 1
         evaluated = value_and_score(model, data, jax.device_put(origin + unit @ phi))
         value, score = float(evaluated[0]), np.asarray(evaluated[1])
         if not (np.isfinite(value) and np.isfinite(score).all()):
@@ -94,5 +90,4 @@ def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -
     triangular = np.asarray(np.linalg.qr(factor.T, mode="r")).T
     triangular = triangular * np.where(np.diagonal(triangular) < 0, -1.0, 1.0)
     packed = triangular[np.tril_indices(mode.size)]
-    q = CholeskyGaussian(jax.device_put(mode), jax.device_put(packed))
-    return Start(q, evaluations + 4 * origin.size, bool(found.success))
+    return CholeskyGaussian(jax.device_put(mode), jax.device_put(packed))

@@ -9,13 +9,12 @@ import os
 import pathlib
 import time
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 from nghvi._core.errors import StorageError
 from nghvi._core.hosts import any_process, is_first, on_host, same_everywhere
 from nghvi.recipes.run import Position
 from nghvi.storage import file
-from nghvi.storage.classes import instance
 from nghvi.storage.codec import decode, encode
 
 SUFFIX = ".checkpoint"
@@ -25,14 +24,6 @@ KEPT = 3
 
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be read, and an earlier one is used."""
-
-
-class Checkpoint(NamedTuple):
-    """Where a fit was."""
-
-    position: Position
-    refinements: int
-    """How often its model had been refined."""
 
 
 class Checkpoints:
@@ -54,8 +45,11 @@ class Checkpoints:
                 "directory."
             ) from None
 
-    def newest(self) -> Checkpoint | None:
-        """The newest one that can be read; None where there is none at all. All must ask."""
+    def newest(self) -> Position | None:
+        """Where the fit was by the newest one that can be read; None if there is none.
+
+        All processes must ask.
+        """
         files = checkpoint_files(self.directory)
         found = None
         for path in reversed(files):
@@ -77,27 +71,27 @@ class Checkpoints:
             )
         return found
 
-    def offer(self, position: Position, ends: bool, refinements: int) -> None:
+    def offer(self, position: Position, ends: bool) -> None:
         """Keep where the fit is, if it is time to (or if it ends there). All must call."""
         due = time.monotonic() - self._written >= self._every
         if not any_process(ends or due):
             return
-        checkpoint = Checkpoint(on_host(position), refinements)
+        position = on_host(position)
         if is_first():
-            self._write(checkpoint)
+            self._write(position)
         self._written = time.monotonic()
 
-    def _write(self, checkpoint: Checkpoint) -> None:
+    def _write(self, position: Position) -> None:
         files = checkpoint_files(self.directory)
         after = number(files[-1]) + 1 if files else 1
-        described, arrays = encode(checkpoint._asdict())
+        described, arrays = encode(position)
         content = {"facts": self._facts, "checkpoint": described}
         file.write(self.directory / f"{after:08d}{SUFFIX}", content, arrays)
         unfinished = self.directory.glob(f".*{SUFFIX}.*.tmp")  # of a process that was killed
         for old in (*files[: 1 - KEPT], *unfinished):
             old.unlink(missing_ok=True)
 
-    def _read(self, path: pathlib.Path) -> Checkpoint:
+    def _read(self, path: pathlib.Path) -> Position:
         stored = file.read(path)
         if not isinstance(stored.model, dict) or stored.model.keys() != {"facts", "checkpoint"}:
             raise StorageError(f"{path}: this is not a checkpoint; keep other files elsewhere.")
@@ -110,9 +104,15 @@ class Checkpoints:
                 "with, or give another directory."
             )
         try:
-            return instance(Checkpoint, decode(stored.model["checkpoint"], stored.arrays))
-        except (StorageError, AttributeError) as error:  # not even fields
+            position = decode(stored.model["checkpoint"], stored.arrays)
+            if isinstance(position, dict):  # as earlier versions wrote it
+                refinements = position["refinements"]
+                position = position["position"]._replace(refinements=refinements)
+        except (StorageError, AttributeError, KeyError) as error:
             raise file.DamagedError(f"{path}: {error}") from error
+        if not isinstance(position, Position):
+            raise file.DamagedError(f"{path}: the file was altered: it does not say where it was.")
+        return position
 
 
 def checkpoint_files(directory: pathlib.Path) -> list[pathlib.Path]:

@@ -64,6 +64,8 @@ def _verdict_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    # The model of an interrupted fit is saved as refined as it was.
+    Position: lambda fields: {"refinements": 0} | fields,
     Verdict: _verdict_of_earlier_versions,
     # Theta had one kind of coordinates once.
     MixedModel: lambda fields: {"effects_unit": None, "start": None} | fields,

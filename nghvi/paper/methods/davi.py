@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from nghvi._core.draws import flat_normal
 from nghvi._core.errors import InputError
-from nghvi._core.evaluate import Evaluation, draw, log_targets
+from nghvi._core.evaluate import Evaluation, draw, log_targets, side_by_side
 from nghvi._core.hybrid import Info
 from nghvi._core.model import unraveller
 from nghvi._core.variational import RemainingError
@@ -38,7 +38,7 @@ from nghvi._linalg.lowrank import pack_lower
 from nghvi._linalg.tree import materialise, tree_norm, tree_where
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import Rows
-from nghvi.infer import SIDE_BY_SIDE, Inference
+from nghvi.infer import Inference
 from nghvi.models.mixed import GroupedData, MixedModel, MixedParams, prepare
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
@@ -245,7 +245,7 @@ def _evaluate(key: Key, model: MixedModel, data: GroupedData, block: Block) -> E
     noise = np.concatenate([half, -half])
     theta = np.asarray(block.mean) + noise @ np.asarray(block.factor).T
     at_mean = float(block.log_density(jnp.zeros_like(block.mean)))
-    batch = max(1, SIDE_BY_SIDE // max(model.evaluation_size(data), 1))
+    batch = side_by_side(model, data)
     log_q = at_mean - 0.5 * np.sum(noise**2, axis=1)
     return Evaluation(theta, log_targets(model, data, theta, batch) - log_q)
 

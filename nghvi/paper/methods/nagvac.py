@@ -21,7 +21,7 @@ from nghvi._core.hybrid import Info
 from nghvi._core.variational import RemainingError
 from nghvi._typing import Key
 from nghvi.data import Rows
-from nghvi.infer import COSTLY, SIDE_BY_SIDE, Inference, finish
+from nghvi.infer import Inference, finish
 from nghvi.models.mixed import MixedModel
 from nghvi.paper.methods.nagvac_step import Iterate, Nagvac
 from nghvi.paper.methods.one_factor import METRICS
@@ -116,9 +116,7 @@ def nagvac(
     whole = jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
     named = (("nagvac", whole.info),)
     run = Run(state.best, verdict, named, ends[-1], time.perf_counter() - begun, None)
-    size = model.evaluation_size(rows)
-    batch = max(1, SIDE_BY_SIDE // max(size, 1))
-    inference = finish(key_evaluate, model, rows, run, False, size > COSTLY, batch)
+    inference = finish(key_evaluate, model, rows, run, correct=False)
     clock = np.interp(np.arange(1, ends[-1] + 1), ends, seconds)
     return NagvacFit(inference, whole.loss, clock, stopped)
 
