@@ -22,6 +22,7 @@ from nghvi._core.loop import fit
 from nghvi._core.score import Integrated
 from nghvi._core.variational import Variational
 from nghvi.data import Rows
+from nghvi.families import Factor
 from nghvi.infer import infer
 from nghvi.models.batched import in_batches
 from nghvi.models.mixed import MixedModel
@@ -73,7 +74,7 @@ def compare(num_groups: int, batch_groups: int, steps: int) -> dict[str, Any]:
     began = infer(model, rows, n_starts=1, batch_groups=batch_groups)
     piece_model, bare = in_batches(model, rows, batch_groups)
     anchored = bare.anchored(jax.random.key(3), piece_model, Integrated(), began.q.centre)
-    settings = Settings(rank=RANK, steps=round(steps / POLISH_SHARE), n_starts=1)
+    settings = Settings(family=Factor(RANK), steps=round(steps / POLISH_SHARE), n_starts=1)
     recipe = deep_recipe(model, rows, Integrated(), settings)
     stage = recipe.stages[-1]
 

@@ -24,13 +24,13 @@ from nghvi._core.model import initial_theta
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import Adam
 from nghvi.data import Rows
+from nghvi.families import FactorGaussian
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Perceptron
 from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors
 from nghvi.recipes.deep import starting_sd
 from nghvi.responses import Gaussian, Probit
-from nghvi.variational import FactorGaussian
 
 
 class Shape(NamedTuple):

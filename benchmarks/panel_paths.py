@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from nghvi.data import Rows
+from nghvi.families import family_of
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Perceptron
@@ -48,7 +49,7 @@ def main() -> int:
     for name, data in (("collapsed", prepare(model, rows)), ("plain", rows)):
         begun = time.perf_counter()
         fits[name] = infer(
-            model, data, seed=1, rank=DEEP_LARGE.rank, steps=chosen.steps, n_starts=1
+            model, data, seed=1, family=family_of(DEEP_LARGE.rank), steps=chosen.steps, n_starts=1
         )
         jax.block_until_ready(fits[name].q.centre)
         seconds[name] = round(time.perf_counter() - begun, 1)

@@ -17,6 +17,7 @@ import numpy as np
 
 from nghvi import scores
 from nghvi.data.grouped import Rows
+from nghvi.families import family_of
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
@@ -45,16 +46,21 @@ def example1(folder: pathlib.Path, name: str, steps: int) -> list[dict]:
     )
     data = prepare(model, rows)
     found = []
-    settings = [("auto", "full"), ("auto", 3), ("auto", 1), ("auto", 0)]
+    settings: list[tuple[str, int | str]] = [
+        ("auto", "full"),
+        ("auto", 3),
+        ("auto", 1),
+        ("auto", 0),
+    ]
     settings += [("ng-hvi", 3), ("ng-hvi", 1), ("ng-hvi", 0), ("ng-hvi-printed", 3), ("sg-hvi", 3)]
     evidence = float("nan")
     for method, rank in settings:
-        begun = time.perf_counter()
+        begun, family = time.perf_counter(), family_of(rank)
         if method == "auto":
-            done = infer(model, data, rank=rank)
+            done = infer(model, data, family=family)
         else:
             start = published_start(model, rows, 0)
-            done = infer(model, rows, method=method, rank=rank, steps=steps, start=start)
+            done = infer(model, rows, method=method, family=family, steps=steps, start=start)
         if (method, rank) == ("auto", "full"):
             evidence = done.log_evidence
         found.append(

@@ -58,12 +58,12 @@ def measure(groups: int, devices: int, seconds: float) -> dict[str, float]:
     from nghvi._core.score import Integrated
     from nghvi._core.step_rules import Adam
     from nghvi.data import Rows
+    from nghvi.families.factor import FactorGaussian
     from nghvi.models.mixed import MixedModel
     from nghvi.models.sharded import Sharded, mesh_of, shard
     from nghvi.networks import Identity
     from nghvi.priors import InverseGamma, Priors
     from nghvi.responses import Gaussian
-    from nghvi.variational.factor import FactorGaussian
 
     plain = MixedModel(Identity(COLUMNS), Gaussian(), Priors(noise=InverseGamma()), (0, 1))
     rows = Rows.from_arrays(*table(groups), groups)

@@ -26,13 +26,13 @@ from nghvi._core.loop import fit
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta
 from nghvi._core.score import Integrated
 from nghvi.data import LinearStatistics
+from nghvi.families import FactorGaussian
 from nghvi.methods import PUBLISHED
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
 from nghvi.paper.studies import facts
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.responses import Gaussian
-from nghvi.variational import FactorGaussian
 
 ROOT = Path(__file__).parent.parent
 RANK = 3

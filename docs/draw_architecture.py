@@ -18,7 +18,7 @@ LAYERS = (
     ),
     (("formula", "text to design"), ("posterior", "draws, predictions, checks")),
     (("infer", "one call"), ("recipes", "smooth, deep, published: stages and verdict")),
-    (("models", "mixed model, pieces"), ("variational", "Gaussian families")),
+    (("models", "mixed model, pieces"), ("families", "of variational distributions")),
     (("responses", "what y is"), ("latents", "integrate or draw effects")),
     (("data", "rows, sums, pieces, files"), ("networks", "trunks"), ("priors", "and units")),
     (("_core", "model, draws, score, direction, step, loop"), ("_linalg", "small and low rank")),

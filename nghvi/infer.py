@@ -20,6 +20,7 @@ from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unravell
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
 from nghvi.data.streamed import StreamedRows
+from nghvi.families import Full
 from nghvi.models.batched import in_batches
 from nghvi.models.sharded import Sharded, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
@@ -140,7 +141,7 @@ def _divide(
             settings.batch_groups,
             seed=settings.seed,
             method=settings.method,
-            rank=settings.rank,
+            full=isinstance(settings.of_family, Full),
             devices=settings.devices if mesh is None else mesh.size,
         )
         n_starts = settings.n_starts if model.many_modes else 1

@@ -21,7 +21,7 @@ from nghvi._core.direction import Direction
 from nghvi._core.errors import InputError
 from nghvi._core.step_rules import published_rule
 from nghvi._linalg.damped_cg import SolveOptions
-from nghvi.variational.factor import FISHER
+from nghvi.families.factor import FISHER
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ import nghvi  # noqa: F401  (double precision)
 from nghvi._core.response import Response
 from nghvi._core.variational import Variational
 from nghvi._linalg.lowrank import pack_lower
+from nghvi.families import CholeskyGaussian, FactorGaussian
 from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, WishartPrecision
 from nghvi.responses import (
     GammaResponse,
@@ -23,7 +24,6 @@ from nghvi.responses import (
     Probit,
     StudentT,
 )
-from nghvi.variational import CholeskyGaussian, FactorGaussian
 
 DIM = 6
 

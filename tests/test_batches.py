@@ -23,12 +23,12 @@ from nghvi.data import LinearStatistics, Rows
 from nghvi.data.streamed import StackedPieces
 from nghvi.data.working_copy import ROWS_A_PIECE
 from nghvi.estimators.choices import choose_batch_groups
+from nghvi.families import FactorGaussian
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import Priors
 from nghvi.responses import Gaussian, Probit
-from nghvi.variational import FactorGaussian
 
 KEY = jax.random.key(0)
 DIM = 12
@@ -193,7 +193,7 @@ def test_what_cannot_be_divided_is_refused(rows):
     model = network()
     for given, settings, said in (
         (model, {"method": "ng-hvi"}, "published rules see all groups"),
-        (model, {"rank": "full"}, "rank='full'"),
+        (model, {"family": "full"}, "family='full'"),
         (dataclasses.replace(model, gibbs=2), {}, "Gibbs"),
         (model, {"devices": 1}, "devices=1"),
     ):

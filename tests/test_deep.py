@@ -24,13 +24,13 @@ from nghvi._linalg.tree import materialise
 from nghvi.data import Panel, Rows
 from nghvi.data.cells import CellRows
 from nghvi.data.panel import collapse, distinct_rows
+from nghvi.families import Point
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import ACTIVATIONS, OwnTrunk, Perceptron, as_trunk
 from nghvi.priors import Priors
 from nghvi.recipes.verdict import Cause, Status
 from nghvi.responses import Gaussian, Probit, StudentT
-from nghvi.variational import Point
 
 KEY = jax.random.key(0)
 

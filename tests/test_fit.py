@@ -15,12 +15,12 @@ from nghvi._core.hybrid import HybridVI
 from nghvi._core.loop import _run_chunk, fit
 from nghvi._core.score import Integrated, Sampled
 from nghvi._core.step_rules import robbins_monro
+from nghvi.families import CholeskyGaussian, FactorGaussian
 from nghvi.methods import PUBLISHED
 from nghvi.recipes.run import UNJUDGED, Recipe, Stage, carry_on, run
 from nghvi.recipes.settings import Settings
 from nghvi.recipes.smooth import smooth_recipe
 from nghvi.recipes.verdict import Cause, Status, Verdict
-from nghvi.variational import CholeskyGaussian, FactorGaussian
 
 
 class NormalMean(MarginalModel):

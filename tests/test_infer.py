@@ -9,16 +9,16 @@ import nghvi
 from nghvi._core.evaluate import evaluate
 from nghvi._core.model import unraveller
 from nghvi.data.grouped import Rows
+from nghvi.families import CholeskyGaussian, Factor
+from nghvi.families.factor import project
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.published_start import published_start
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import pareto_shape
-from nghvi.recipes.project import project
 from nghvi.recipes.verdict import Status
 from nghvi.responses import Gaussian, Probit
-from nghvi.variational import CholeskyGaussian
 from tests.conftest import panel_frame
 from tests.test_fit import DATA, NormalMean
 
@@ -41,10 +41,10 @@ def test_elbo_and_evidence_of_a_gaussian_target_are_its_normalising_constant(key
     assert found.log_evidence == pytest.approx(exact, abs=1e-6)
 
 
-@pytest.mark.parametrize("rank", [0, 1, 3, "full"])
-def test_elbo_never_exceeds_the_evidence_and_grows_with_rank(rank):
+@pytest.mark.parametrize("family", [Factor(0), Factor(1), "factor", "full"])
+def test_elbo_never_exceeds_the_evidence_and_grows_with_rank(family):
     best = infer(MODEL, prepare(MODEL, ROWS))
-    found = infer(MODEL, prepare(MODEL, ROWS), rank=rank)
+    found = infer(MODEL, prepare(MODEL, ROWS), family=family)
     assert found.elbo <= best.log_evidence + 0.02
     assert found.elbo <= best.elbo + 3 * (found.elbo_se + best.elbo_se)
     assert found.converged
@@ -63,9 +63,9 @@ def test_sampled_and_integrated_latents_agree():
 def test_published_rules_approach_the_optimum_and_are_judged(method):
     start = published_start(MODEL, ROWS, 0).theta
     best = infer(MODEL, prepare(MODEL, ROWS))
-    found = infer(MODEL, ROWS, method=method, steps=3000, rank=1, start=start)
+    found = infer(MODEL, ROWS, method=method, steps=3000, family=Factor(1), start=start)
     assert best.log_evidence - 15 < found.elbo <= best.log_evidence + 0.05
-    few = infer(MODEL, ROWS, method=method, steps=20, rank=1, start=start)
+    few = infer(MODEL, ROWS, method=method, steps=20, family=Factor(1), start=start)
     assert not few.converged
     assert few.verdict.status is Status.NOT_CONVERGED
 
@@ -159,7 +159,13 @@ def test_two_modes_are_not_passed_off_as_a_reliable_correction():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"method": "magic"}, {"rank": -1}, {"rank": "half"}, {"rank": True}, {"latents": "guess"}],
+    [
+        {"method": "magic"},
+        {"family": 3},
+        {"family": "half"},
+        {"family": True},
+        {"latents": "guess"},
+    ],
 )
 def test_absurd_settings_are_refused_by_name(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
@@ -183,6 +189,7 @@ def test_settings_may_be_an_object_names_or_both():
     [
         ("sede", "Did you mean seed="),
         ("smooth", "many_modes"),
+        ("rank", "nghvi.families.Factor"),
         ("start_scale", "nghvi.Start"),
         ("random_state", "Did you mean seed="),
         ("zzz", "The settings are seed, method"),

@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 import nghvi
 from nghvi.data import Rows
+from nghvi.families import Factor
 from nghvi.infer import infer
 from nghvi.methods import PUBLISHED, NaturalGradient, OrdinaryGradient
 from nghvi.models import MixedModel
@@ -56,7 +57,7 @@ def test_a_name_means_its_object(name, panel):
     rows, model = panel
     start = jnp.zeros(4)
     named, meant = (
-        infer(model, rows, method=method, steps=20, rank=1, start=start, seed=1).q
+        infer(model, rows, method=method, steps=20, family=Factor(1), start=start, seed=1).q
         for method in (name, PUBLISHED[name])
     )
     same = jax.tree.map(np.array_equal, named, meant)
@@ -66,7 +67,9 @@ def test_a_name_means_its_object(name, panel):
 def test_the_printed_fisher_matrix_leads_elsewhere(panel):
     rows, model = panel
     means = [
-        infer(model, rows, method=NaturalGradient(fisher=fisher, steps=20), rank=1, seed=1).q.mean
+        infer(
+            model, rows, method=NaturalGradient(fisher=fisher, steps=20), family=Factor(1), seed=1
+        ).q.mean
         for fisher in ("exact", "printed")
     ]
     assert not np.allclose(*means)

@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 
 from nghvi._core.model import parameter_dimension, unraveller
 from nghvi.data import Rows
+from nghvi.families import FactorGaussian
 from nghvi.models import MixedModel
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.likelihood_score import likelihood_score, sobol_normals
@@ -22,7 +23,6 @@ from nghvi.paper.methods.one_factor import DAMPING, block_diagonal, entropy_grad
 from nghvi.paper.methods.ridge import Ridge, start
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian, Logit
-from nghvi.variational import FactorGaussian
 from tests.registry import factor_gaussian
 from tests.test_variational import fisher_as_printed, fisher_by_hessian, flat, tangent_at
 

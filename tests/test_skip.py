@@ -18,12 +18,12 @@ from nghvi._core.score import Integrated
 from nghvi._core.step_rules import NaturalSteps
 from nghvi.data import Panel, Rows
 from nghvi.estimators.spec import Spec, Structure, follow_data
+from nghvi.families import FactorGaussian
 from nghvi.models.mixed import LinearStart, MixedModel, prepare
 from nghvi.networks import Perceptron, Skip
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.responses import RESPONSES, Gaussian
-from nghvi.variational import FactorGaussian
 
 KEY = jax.random.key(0)
 TRUNK = Skip(Perceptron(3, (4, 2), "tanh"), 3)

@@ -161,7 +161,7 @@ def test_every_part_of_a_model_may_be_saved():
 
     A trunk made of the user's functions is none of them: code is never in a file.
     """
-    for module in (nghvi.data, nghvi.networks, nghvi.responses, nghvi.variational, nghvi.priors):
+    for module in (nghvi.data, nghvi.networks, nghvi.responses, nghvi.families, nghvi.priors):
         for kind in vars(module).values():
             if isinstance(kind, type) and not inspect.isabstract(kind) and kind is not eqx.Module:
                 part = issubclass(kind, eqx.Module) or dataclasses.is_dataclass(kind)

@@ -15,8 +15,8 @@ from scipy import stats
 
 from nghvi._core.draws import OrthogonalDraws
 from nghvi._linalg.damped_cg import SolveOptions
-from nghvi.variational import CholeskyGaussian, FactorGaussian
-from nghvi.variational.factor import factor_size
+from nghvi.families import CholeskyGaussian, FactorGaussian
+from nghvi.families.factor import factor_size
 from tests.registry import DIM, FACTOR_FAMILIES, FAMILIES, factor_gaussian
 
 families = pytest.mark.parametrize("name", FAMILIES)

@@ -85,6 +85,9 @@ class HybridVI(eqx.Module):
         good = jnp.isfinite(tree_norm(moved))
         moved, rule = tree_where(good, moved, q), tree_where(good, rule, state.rule)
         error = q.remaining_error(gradient)
+        if error is None:
+            unknown = jnp.full(q.dim, jnp.nan)
+            error = RemainingError(unknown, unknown)
         error = error if self.every_error else error.largest()
         info = Info(*draws, ~good, tree_norm(gradient), tree_norm(direction), error, solve)
         return State(moved, latents, rule), info

@@ -43,7 +43,7 @@ class Fit(NamedTuple, Generic[Q]):
         count = int(self.tail_count)
         if count == 0:
             return self.state.q
-        return jax.tree.map(lambda x: x / count, self.tail)
+        return self.state.q.averaged(self.tail, count)
 
 
 Monitor = Callable[[int, Info], bool]

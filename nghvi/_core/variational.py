@@ -1,17 +1,19 @@
 """What a variational family q(theta) is to this library.
 
-A family is a frozen pytree whose leaves are exactly its free parameters lambda, so the step,
-the optimiser and the averages treat every family alike. It is written for one theta.
+A member of a family is a frozen pytree whose leaves are exactly its free parameters lambda, so the
+step, the optimiser and the averages treat every family alike. It is written for one theta. What is
+not abstract below has a default that serves any family.
 """
 
 import abc
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from nghvi._core.errors import InputError
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi._typing import Scalar
 
@@ -20,7 +22,7 @@ class RemainingError(NamedTuple):
     """How far q is from its optimum, coordinate by coordinate, in units a person understands.
 
     ``mean``: displacement of the mean that a full natural gradient step would make, in
-    posterior sds. ``scale``: relative change of the sd.
+    posterior sds. ``scale``: relative change of the sd. Both are nan where a family cannot tell.
     """
 
     mean: Float[Array, " m"]
@@ -39,7 +41,10 @@ class Start(NamedTuple):
 
 
 class Variational(eqx.Module):
-    """A distribution over theta that can be re-parametrised: theta = transport(noise)."""
+    """A distribution over theta that can be re-parametrised: theta = transport(noise).
+
+    ``transport`` is finite at zero noise, which gives a theta near the centre.
+    """
 
     @property
     @abc.abstractmethod
@@ -59,15 +64,24 @@ class Variational(eqx.Module):
     def log_density(self, theta: Float[Array, " m"]) -> Scalar:
         """log q(theta)."""
 
-    @abc.abstractmethod
     def pull_back(self, noise: Float[Array, "s e"], score: Float[Array, "s m"]) -> Self:
-        """Mean over draws of (d theta / d lambda)' score: the chain rule."""
+        """Mean over draws of (d theta / d lambda)' score: the chain rule, by autodiff."""
 
-    @abc.abstractmethod
+        def one(noise: Array, score: Array) -> Variational:
+            _, pull = jax.vjp(lambda q: q.transport(noise), self)
+            (gradient,) = pull(score)
+            return gradient
+
+        return jax.tree.map(lambda x: jnp.mean(x, axis=0), jax.vmap(one)(noise, score))
+
     def natural_gradient(
         self, gradient: Self, damping: float, fisher: str, options: SolveOptions
     ) -> tuple[Self, SolveInfo]:
         """Solve (F + damping diag F) x = gradient without forming F."""
+        raise InputError(
+            f"{type(self).__name__} has no natural gradient: use method='auto' or a rule of "
+            "ordinary gradients."
+        )
 
     @abc.abstractmethod
     def retract(self, update: Self) -> Self:
@@ -77,9 +91,16 @@ class Variational(eqx.Module):
     def rescale(self, tangent: Self, unit: Float[Array, " m"]) -> Self:
         """``tangent`` with its location parts multiplied by ``unit``, its scales made relative."""
 
-    @abc.abstractmethod
-    def remaining_error(self, gradient: Self) -> RemainingError:
-        """Distance to the optimum implied by a gradient of the ELBO or its negative."""
+    def remaining_error(self, gradient: Self) -> RemainingError | None:
+        """Distance to the optimum implied by a gradient of the ELBO or its negative.
+
+        None where the family cannot tell; a verdict then says "settled" by the ELBO.
+        """
+        return None
+
+    def averaged(self, total: Self, count: int) -> Self:
+        """The member that stands for ``count`` iterates whose leaves add up to ``total``."""
+        return jax.tree.map(lambda x: x / count, total)
 
     @property
     @abc.abstractmethod
@@ -93,17 +114,3 @@ class Variational(eqx.Module):
     @abc.abstractmethod
     def covariance(self) -> Float[Array, "m m"]:
         """Dense covariance; for small m and for tests."""
-
-
-Q = TypeVar("Q", bound=Variational)
-
-
-def pull_back_by_vjp(q: Q, noise: Array, score: Array) -> Q:
-    """Usual body of :meth:`Variational.pull_back`: differentiate ``transport``."""
-
-    def one(noise: Array, score: Array) -> Q:
-        _, pull = jax.vjp(lambda q: q.transport(noise), q)
-        (gradient,) = pull(score)
-        return gradient
-
-    return jax.tree.map(lambda x: jnp.mean(x, axis=0), jax.vmap(one)(noise, score))

@@ -49,6 +49,7 @@ from nghvi.estimators.linear_instead import (
 )
 from nghvi.estimators.progress import FitProgress
 from nghvi.estimators.spec import Structure, follow_data
+from nghvi.families import family_of
 from nghvi.infer import Inference, infer
 from nghvi.methods import Method, published
 from nghvi.models.mixed import MixedModel, prepare
@@ -262,7 +263,7 @@ class MixedEstimator(Checks):
             return BASELINES[self.method](model, data, seed=seed, **chosen)
         settings: dict[str, Any] = {
             "seed": seed,
-            "rank": self.rank,
+            "family": family_of(self.rank),
             "method": self.method,
             "steps": self.steps,
             "n_starts": self.n_starts,

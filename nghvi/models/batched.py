@@ -15,7 +15,7 @@ def in_batches(
     *,
     seed: int = 0,
     method: object = "auto",
-    rank: int | str = "auto",
+    full: bool = False,
     devices: int | str | None = None,
 ) -> tuple[Subsampled, Batches]:
     """The model of a piece and the pieces; ``batch_groups=None`` where they lie on disk already."""
@@ -24,8 +24,8 @@ def in_batches(
             f"batch_groups with method={method!r}: the published rules see all groups at every "
             "step; leave batch_groups=None, or method='auto'."
         )
-    if rank == "full":
-        raise InputError("batch_groups with rank='full': give a number of factors.")
+    if full:
+        raise InputError("batch_groups with family='full' (rank='full'): give a number of factors.")
     if devices is not None:
         raise InputError(
             f"batch_groups with devices={devices!r}: a batch is one device's work; choose one."

@@ -4,16 +4,17 @@
     explore   Adam on the factor Gaussian in fixed units from small variances: leaves poor modes
     polish    Adam in units of the current posterior sd, with decaying steps
 
-each ending with an average of its last tenth. Where the model moves naturally (a network with a
-skip connection, effects integrated out) one stage takes the place of the last two:
+each ending with an average of its last tenth; another family takes the factor Gaussian's place
+where it is asked for. Where the model moves naturally (a network with a skip connection, effects
+integrated out) one stage takes the place of the last two:
 
     natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps
 
-A Gaussian started away from a mode stays with a
-network too simple for the data, since noisy weights make complexity look costly; one that is
-only polished stays at the first mode. The verdict says "settled": such a posterior has many
-modes, and the result describes one of them. A fit is settled if the ELBO moved by no more than a
-nat (or 0.0025 nats per parameter) in its last steps, noise included.
+A Gaussian started away from a mode stays with a network too simple for the data, since noisy
+weights make complexity look costly; one that is only polished stays at the first mode. The verdict
+says "settled": such a posterior has many modes, and the result describes one of them. A fit is
+settled if the ELBO moved by no more than a nat (or 0.0025 nats per parameter) in its last steps,
+noise included.
 """
 
 from typing import NamedTuple, cast
@@ -33,19 +34,17 @@ from nghvi._core.score import AtRest, Integrated, Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
+from nghvi.families import Factor, Point
 from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on
 from nghvi.recipes.settings import Settings
 from nghvi.recipes.start import first_theta
 from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
-from nghvi.variational.factor import FactorGaussian
-from nghvi.variational.point import Point
 
 STEPS, SAMPLED_STEPS = 2100, 5400
 """Steps of one start; more where latents are drawn, since that is noisier."""
 SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
 STARTS, STARTS_AT_REST = 3, 6
 """Climbs; where latents are at rest they cost little, so there are more, twice as long."""
-RANK = 3
 ENCORES = (0.5, 0.25, 0.25, 0.25)
 """Further stages where the ELBO still moves, and how long natural steps are in them."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
@@ -94,9 +93,9 @@ def deep_recipe(
     ``batch``: draws evaluated side by side.
     """
     steps, start = settings.steps, settings.begin
-    natural = isinstance(settings.rank, str) and isinstance(score, Integrated)
+    natural = settings.of_family is None and isinstance(score, Integrated)
     natural = natural and isinstance(model, MarginalModel) and model.moves_naturally
-    rank = 0 if natural else RANK if isinstance(settings.rank, str) else settings.rank
+    family = Factor(rank=0) if natural else settings.of_family or Factor()
     lengths = Lengths.of(steps or (STEPS if isinstance(score, Integrated) else SAMPLED_STEPS))
     params = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
     unit, climb_score = starting_sd(params), score
@@ -122,10 +121,10 @@ def deep_recipe(
         return Point(first_theta(key, model, data, start))
 
     def widen(q: Variational) -> Variational:
-        """A point becomes a narrow Gaussian."""
+        """A point becomes a narrow distribution."""
         if not isinstance(q, Point):
             return q
-        return _narrow(q.mean, unit, rank)
+        return family.at(q.mean, unit)
 
     def from_best(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
         return widen(max((stage.fit for stage in done), key=_height).q)
@@ -145,31 +144,30 @@ def deep_recipe(
         last = max(1, num_steps // 10)
         return Stage(name, begin, algorithm, num_steps, CHUNK, last, anchored=True)
 
-    settled = Cause.ONE_OF_MANY_MODES if model.many_modes else Cause.FEW_FACTORS
+    about, settled = {"starts": float(num_starts)}, Cause.OWN_FAMILY
+    if isinstance(family, Factor):
+        about, settled = about | {"rank": float(family.rank)}, Cause.FEW_FACTORS
+    if model.many_modes:
+        settled = Cause.ONE_OF_MANY_MODES
     stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
     if natural:
-        stages += _in_two(natural_stage("natural", from_best, 1.0))
+        stages += in_two(natural_stage("natural", from_best, 1.0))
     else:
-        stages += [explore, *_in_two(polish)]
+        stages += [explore, *in_two(polish)]
     if steps is None:
         for n, share in enumerate(ENCORES, 2):
             again = polish._replace(name=f"polish {n}")
             if natural:
                 again = natural_stage(f"natural {n}", carry_on, share)
-            stages += _in_two(again._replace(encore=True))
-    judge = judge_settling(batch, settled, starts=num_starts, rank=rank)
+            stages += in_two(again._replace(encore=True))
+    judge = judge_settling(batch, settled, **about)
     return Recipe("deep", tuple(stages), judge, widen)
 
 
-def _in_two(stage: Stage) -> tuple[Stage, Stage]:
+def in_two(stage: Stage) -> tuple[Stage, Stage]:
     """The same steps as two stages, so that what the last quarter did can be seen."""
     first = stage._replace(num_steps=max(1, stage.num_steps - stage.num_steps // 4))
     return first, stage._replace(encore=False, continues=True)
-
-
-@eqx.filter_jit
-def _narrow(mean: Array, unit: Array, rank: int) -> FactorGaussian:
-    return FactorGaussian.start(mean, unit, rank, 0.01 * unit[:, None])
 
 
 def _height(climb: Fit) -> float:

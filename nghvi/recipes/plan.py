@@ -9,7 +9,9 @@ from nghvi._core.model import LatentModel, MarginalModel, parameter_dimension
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
+from nghvi.families import Full
 from nghvi.methods import published
+from nghvi.recipes.any_family import any_family_recipe
 from nghvi.recipes.deep import deep_recipe
 from nghvi.recipes.published import published_recipe
 from nghvi.recipes.run import Recipe
@@ -50,7 +52,8 @@ class Plan(NamedTuple):
     @property
     def explicit(self) -> bool:
         """Whether the caller chose what the result is, so that its draws stay as they are."""
-        return self.settings.method != "auto" or not isinstance(self.settings.rank, str)
+        family = self.settings.of_family
+        return self.settings.method != "auto" or not (family is None or isinstance(family, Full))
 
     def recipe(self, key: Key, model: LatentModel, data: Data, begin: Variational | None) -> Recipe:
         """The recipe for this model; ``begin``: where a smooth fit begins, None is at the mode."""
@@ -59,22 +62,35 @@ class Plan(NamedTuple):
             model.marginal_is_exact or latents == "integrate"
         )
         score: Score = Integrated() if integrable and latents != "sample" else Sampled()
+        family = settings.of_family
         if (method := published(settings.method)) is not None:
+            if family is not None and not family.gaussian:
+                raise InputError(
+                    f"family={family!r} with method={settings.method!r}: the published rules move "
+                    "a Gaussian; use method='auto'."
+                )
             theta = first_theta(key, model, data, settings.begin)
             cheap = integrable and cast(MarginalModel, model).integration_is_cheap
             return published_recipe(method, settings, theta, integrable=cheap)
         dim, batch = parameter_dimension(model, data), side_by_side(model, data)
+        own_score = score
+        if isinstance(model, MarginalModel) and not model.integration_is_cheap:
+            own_score = score if latents == "integrate" else Sampled()  # for many noisy steps
         if self.by_newton and dim <= LARGEST_FULL:
-            return smooth_recipe(
+            gaussian = smooth_recipe(
                 model, score, settings, batch=batch, costly=self.costly, begin_at=begin
             )
-        if settings.rank == "full":
-            raise InputError(
-                f"rank='full' with a network or {dim} parameters: give a number of factors."
+            if family is None or family.gaussian:
+                return gaussian
+            return any_family_recipe(
+                gaussian, own_score, family, dim, settings.steps, batch=batch, begin_at=begin
             )
-        if isinstance(model, MarginalModel) and not model.integration_is_cheap:
-            score = score if latents == "integrate" else Sampled()
-        return deep_recipe(model, data, score, settings, batch=batch)
+        if isinstance(family, Full):
+            raise InputError(
+                f"family='full' (rank='full') with a network or {dim} parameters: give a number of "
+                "factors, family=nghvi.families.Factor(rank)."
+            )
+        return deep_recipe(model, data, own_score, settings, batch=batch)
 
 
 def integrals_are_costly(model: LatentModel, data: Data) -> bool:

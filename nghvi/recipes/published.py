@@ -11,15 +11,13 @@ from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import robbins_monro
 from nghvi._core.variational import Start, Variational
 from nghvi._typing import Data, Key
+from nghvi.families import Factor, FactorGaussian
 from nghvi.methods import GradientMethod
 from nghvi.recipes.fresh import judge_by_fresh_draws
 from nghvi.recipes.run import Ended, Recipe, Stage
 from nghvi.recipes.settings import Settings
 from nghvi.recipes.verdict import Cause
-from nghvi.variational.factor import FactorGaussian
 
-RANK = 3
-"""Factors, unless the settings say how many."""
 MOST_ESTIMATES = 81
 """Of 64 draws each, to judge the result by."""
 
@@ -32,7 +30,7 @@ def published_recipe(
     ``integrable``: whether its result can be judged without the noise of drawn latents.
     """
     score: Score = Integrated() if settings.latents == "integrate" else Sampled(moving=False)
-    rank = RANK if isinstance(settings.rank, str) else settings.rank
+    family = settings.of_family or Factor()
     num_steps = settings.steps or method.steps
     start = settings.begin or Start(theta)
     scale = jnp.broadcast_to(jnp.asarray(start.scale, theta.dtype), theta.shape)
@@ -40,7 +38,9 @@ def published_recipe(
     algorithm = HybridVI(draws, score, method.direction, method.step_rule)
 
     def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-        return FactorGaussian.start(theta, scale, rank, signed_scale=True)
+        if isinstance(family, Factor):
+            return FactorGaussian.start(theta, scale, family.rank, signed_scale=True)
+        return family.at(theta, scale)
 
     stage = Stage(method.name, begin, algorithm, num_steps, 100, min(100, num_steps))
     fresh = HybridVI(

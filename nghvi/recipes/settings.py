@@ -5,16 +5,17 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from jaxtyping import Array, Float
 
 from nghvi._core.errors import InputError
 from nghvi._core.variational import Start
+from nghvi.families import FAMILIES, Family
 from nghvi.methods import PUBLISHED, Method, published
 
 METHODS = ("auto", *PUBLISHED)
 LATENTS = ("auto", "integrate", "sample")
 INSTEAD = {
+    "rank": "Give family=nghvi.families.Factor(rank) or family='full'. ",
     "smooth": "Whether a posterior has many modes is said by the model's property many_modes. ",
     "start_scale": "Give start=nghvi.Start(theta, scale). ",
     "refinements": "They are part of the position that is given as resume=. ",
@@ -33,8 +34,10 @@ class Settings:
         Of all random numbers: the same seed gives the same result.
     method
         ``"auto"``, or a rule of :mod:`nghvi.methods` or its name.
-    rank
-        Number of factors of the covariance, ``"full"``, or ``"auto"`` (full up to 300 parameters).
+    family
+        Of variational distributions: ``"auto"`` (Gaussians, with full covariance up to 300
+        parameters), a name in :mod:`nghvi.families`, or an object such as ``Factor(rank=2)``. Draws
+        of a family other than ``"auto"`` and ``"full"`` are its own, not corrected.
     steps
         Steps of a published rule, or of one start of a network; None takes as many as are needed.
     n_starts
@@ -58,7 +61,7 @@ class Settings:
 
     seed: int = 0
     method: Method = "auto"
-    rank: int | str = "auto"
+    family: str | Family = "auto"
     steps: int | None = None
     n_starts: int | str = "auto"
     latents: str = "auto"
@@ -75,11 +78,17 @@ class Settings:
             raise InputError(
                 f"method={self.method!r}: choose one of {known}, or an object of nghvi.methods."
             )
-        rank = self.rank
-        if isinstance(rank, bool) or not (
-            (isinstance(rank, int | np.integer) and rank >= 0) or rank in ("auto", "full")
-        ):
-            raise InputError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")
+        if self.family != "auto" and self.of_family is None:
+            known = ", ".join(map(repr, ("auto", *FAMILIES)))
+            raise InputError(
+                f"family={self.family!r}: choose one of {known}, or an object whose class derives "
+                "from nghvi.families.Family. (The distribution of y is the model's matter.)"
+            )
+
+    @property
+    def of_family(self) -> Family | None:
+        """The family that was asked for; None leaves the choice to the recipe."""
+        return self.family if isinstance(self.family, Family) else FAMILIES.get(str(self.family))
 
     @property
     def begin(self) -> Start | None:

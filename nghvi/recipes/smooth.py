@@ -19,13 +19,12 @@ from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import robbins_monro, robbins_monro_length
 from nghvi._core.variational import Start, Variational
 from nghvi._typing import Data, Key
+from nghvi.families.cholesky import CholeskyGaussian
 from nghvi.recipes.fresh import judge_by_fresh_draws
-from nghvi.recipes.project import project
 from nghvi.recipes.run import Begin, Ended, Recipe, Stage, Stop, carry_on
 from nghvi.recipes.settings import Settings
 from nghvi.recipes.start import first_theta, laplace_start
 from nghvi.recipes.verdict import TOLERANCE, Cause
-from nghvi.variational.cholesky import CholeskyGaussian
 
 CHUNK = 5
 HOLD = 3
@@ -80,10 +79,10 @@ def smooth_recipe(
     recipe = Recipe(
         "smooth", tuple(stages), judge_by_fresh_draws(algorithm, Cause.SHAPE, chunk, most)
     )
-    if isinstance(settings.rank, str):
+    family = settings.of_family
+    if family is None or not family.gaussian:
         return recipe
-    rank = settings.rank
-    return recipe._replace(finish=lambda q: project(cast(CholeskyGaussian, q), rank))
+    return recipe._replace(finish=lambda q: family.near(cast(CholeskyGaussian, q)))
 
 
 def _further(stage: Stage, sampled: bool) -> Stage:

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta, unraveller
 from nghvi._core.variational import Start
 from nghvi._typing import Data, Key, Scalar
-from nghvi.variational.cholesky import CholeskyGaussian
+from nghvi.families.cholesky import CholeskyGaussian
 
 SMALLEST_CURVATURE = 1e-2
 """A flatter direction starts with an sd of 10 units; the natural gradient widens it if need be."""

@@ -53,6 +53,7 @@ class Cause(enum.StrEnum):
     OPTIMUM = "optimum"
     ONE_OF_MANY_MODES = "one_of_many_modes"
     FEW_FACTORS = "few_factors"
+    OWN_FAMILY = "own_family"
     LEAST_SQUARES = "least_squares"
     SHAPE = "shape"
     STEPS = "steps"
@@ -299,6 +300,12 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
         lambda facts: (
             f"{_moved(facts)}. The Gaussian has {int(facts['rank'])} factors: sds of strongly "
             "correlated coefficients may be too small"
+        )
+    ),
+    (Status.SETTLED, Cause.OWN_FAMILY): Outcome(
+        lambda facts: (
+            f"{_moved(facts)}. A family that is not Gaussian is judged by its ELBO, not by how far "
+            "its means and sds are from the optimum"
         )
     ),
     (Status.SETTLED, Cause.LEAST_SQUARES): Outcome(

@@ -24,6 +24,7 @@ from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.cells import CellRows
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.streamed import StreamedRows
+from nghvi.families import FAMILIES, Point
 from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt
 from nghvi.infer import Inference
@@ -38,7 +39,6 @@ from nghvi.recipes.run import Ended, Position, Run
 from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.responses import RESPONSES
 from nghvi.storage.fields import misfit
-from nghvi.variational import FAMILIES
 
 Class = TypeVar("Class", bound=type)
 
@@ -173,6 +173,6 @@ for _class in (
     *(NaturalGradient, OrdinaryGradient, SolveOptions),
     *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand, Gamma),
     *RESPONSES.values(),
-    *FAMILIES.values(),
+    *(Point, *map(type, FAMILIES.values()), *(family.member for family in FAMILIES.values())),
 ):
     register(_class)

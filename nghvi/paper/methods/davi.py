@@ -38,6 +38,7 @@ from nghvi._linalg.lowrank import pack_lower
 from nghvi._linalg.tree import materialise, tree_norm, tree_where
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import Rows
+from nghvi.families import CholeskyGaussian
 from nghvi.infer import Inference
 from nghvi.models.mixed import GroupedData, MixedModel, MixedParams, prepare
 from nghvi.models.published_start import published_start
@@ -47,7 +48,6 @@ from nghvi.paper.methods.snngm import Block
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.run import Progress, Run
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict, judge
-from nghvi.variational import CholeskyGaussian
 
 CHUNK = 100
 STEP_LENGTH = 0.001

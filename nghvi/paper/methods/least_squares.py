@@ -19,12 +19,12 @@ from nghvi._typing import Key
 from nghvi.data import Rows
 from nghvi.data.grouped import Observations
 from nghvi.data.panel import distinct_rows
+from nghvi.families import Point
 from nghvi.infer import Inference
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Run
 from nghvi.recipes.verdict import Cause, Status, Verdict
-from nghvi.variational import Point
 
 LARGEST_JACOBIAN = 2**28
 """Numbers that the solver may hold: 2 GB."""

@@ -21,6 +21,7 @@ from nghvi._core.hybrid import Info
 from nghvi._core.variational import RemainingError
 from nghvi._typing import Key
 from nghvi.data import Rows
+from nghvi.families.factor import FactorGaussian
 from nghvi.infer import Inference, finish
 from nghvi.models.mixed import MixedModel
 from nghvi.paper.methods.nagvac_step import Iterate, Nagvac
@@ -30,7 +31,6 @@ from nghvi.priors import HalfT, InverseGamma
 from nghvi.recipes.interrupt import Interrupt
 from nghvi.recipes.run import Progress, Run
 from nghvi.recipes.verdict import LOOKS, Cause, Status, Verdict, judge
-from nghvi.variational.factor import FactorGaussian
 
 LENGTH = 0.1
 CHUNK = 10

@@ -27,13 +27,13 @@ from nghvi._linalg.damped_cg import exact_solve
 from nghvi._linalg.tree import tree_norm, tree_where
 from nghvi._typing import Key, Scalar
 from nghvi.data import Rows
+from nghvi.families.factor import FactorGaussian
 from nghvi.latents import conjugate
 from nghvi.latents.rows import conditional_mode
 from nghvi.models.mixed import MixedModel
 from nghvi.paper.methods.likelihood_score import likelihood_score, sobol_normals
 from nghvi.paper.methods.one_factor import METRICS, entropy_gradient
 from nghvi.paper.methods.ridge import Ridge
-from nghvi.variational.factor import FactorGaussian
 
 DRAWS, EFFECT_DRAWS = 10, 20
 LONGEST, MOMENTUM = 50.0, 0.6

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from nghvi._linalg.damped_cg import SolveOptions
 from nghvi._linalg.lowrank import factor_precision
-from nghvi.variational.factor import FactorGaussian
+from nghvi.families.factor import FactorGaussian
 
 SOLVE = SolveOptions(tolerance=1e-10, max_iterations=300)
 DAMPING = 1.0

@@ -18,9 +18,9 @@ from jaxtyping import Array, Float
 from nghvi._core.model import parameter_dimension, unraveller
 from nghvi._typing import Key, Scalar
 from nghvi.data import Rows
+from nghvi.families.factor import FactorGaussian
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron
-from nghvi.variational.factor import FactorGaussian
 
 FIRST_PRECISION = 50.0
 RATE = 0.1

@@ -16,6 +16,7 @@ from nghvi._core.loop import fit
 from nghvi._core.model import unraveller
 from nghvi._core.score import Sampled
 from nghvi._special import inverse_mills
+from nghvi.families import FactorGaussian
 from nghvi.methods import PUBLISHED
 from nghvi.models.mixed import MixedModel
 from nghvi.models.published_start import published_start
@@ -29,7 +30,6 @@ from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Probit
-from nghvi.variational import FactorGaussian
 
 STEPS, EVERY, DRAWS = 10_000, 50, 20
 MCMC, SWEEPS = "mcmc", 20_000

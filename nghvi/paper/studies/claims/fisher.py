@@ -11,11 +11,11 @@ import numpy as np
 
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi._linalg.lowrank import pack_lower
+from nghvi.families.factor import FactorGaussian, factor_size
 from nghvi.paper.methods.snngm import Block
 from nghvi.paper.studies.claims.claim import Claim, size
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options
-from nghvi.variational.factor import FactorGaussian, factor_size
 
 DIM, RANK, DAMPING = 30, 3, 10.0
 EVEN, UNEVEN = 0.5, 1.5

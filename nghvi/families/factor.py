@@ -19,16 +19,24 @@ marginal variances need nothing else of ``K``, so no system is solved::
 ``g_B`` lacks the entries above the diagonal, which are not free. ``B`` is zero there, so the
 second term does not miss them, and the first follows from the lower triangle of ``B' g_B``,
 which does not either: ``B' K B`` is symmetric.
+
+Where the posterior is N(mean, Sigma), the ELBO optimum minimises ``(tr(Sigma^-1 S) - log|S|) / 2``
+over ``S = B B' + D^2``, which needs no gradient of the model (:func:`project`).
 """
 
+import dataclasses
+import numbers
 from typing import Self
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.optimize import minimize
 
-from nghvi._core.variational import RemainingError, Variational, pull_back_by_vjp
+from nghvi._core.errors import InputError
+from nghvi._core.variational import RemainingError, Variational
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions, damped_cg
 from nghvi._linalg.lowrank import (
     FactorPrecision,
@@ -38,6 +46,8 @@ from nghvi._linalg.lowrank import (
     unpack_lower,
 )
 from nghvi._typing import Scalar
+from nghvi.families.cholesky import CholeskyGaussian
+from nghvi.families.family import Family
 
 FISHER = ("exact", "printed")
 
@@ -93,9 +103,6 @@ class FactorGaussian(Variational):
         deviation = theta - self.mean
         square = deviation @ precision.matvec(deviation)
         return -0.5 * (self.dim * np.log(2 * np.pi) + precision.log_det_covariance + square)
-
-    def pull_back(self, noise: Float[Array, "s e"], score: Float[Array, "s m"]) -> Self:
-        return pull_back_by_vjp(self, noise, score)
 
     def natural_gradient(
         self, gradient: Self, damping: float, fisher: str, options: SolveOptions
@@ -196,3 +203,66 @@ def _solve_mean_block(precision: FactorPrecision, right: Array, damping: float) 
 def factor_size(dim: int, rank: int) -> int:
     """Number of free parameters of the family."""
     return 2 * dim + packed_size(dim, rank)
+
+
+def project(q: CholeskyGaussian, rank: int) -> FactorGaussian:
+    """The closest Gaussian with so many factors, from a principal component start."""
+    sd = np.asarray(q.standard_deviation())
+    correlation = np.asarray(q.covariance()) / np.outer(sd, sd)
+    m = sd.size
+    rank = min(rank, m)
+    precision = jnp.asarray(np.linalg.inv(correlation))
+    free = packed_size(m, rank)
+
+    @jax.jit
+    def divergence(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def value(x: jax.Array) -> jax.Array:
+            loadings, scale = unpack_lower(x[:free], m, rank), jnp.exp(x[free:])
+            covariance = loadings @ loadings.T + jnp.diag(scale**2)
+            log_det = factor_precision(loadings, scale).log_det_covariance
+            return 0.5 * (jnp.sum(precision * covariance) - log_det)
+
+        return jax.value_and_grad(value)(x)
+
+    values, vectors = np.linalg.eigh(correlation)
+    leading = vectors[:, m - rank :] * np.sqrt(np.maximum(values[m - rank :] - values[0], 1e-4))
+    # A rotation to lower trapezoidal form leaves B B' alone.
+    rotation = np.linalg.qr(leading[:rank].T)[0] if rank else np.zeros((0, 0))
+    loadings = leading @ rotation
+    unique = np.maximum(1 - np.sum(loadings**2, axis=1), 0.05)
+    start = np.concatenate([np.asarray(pack_lower(jnp.asarray(loadings))), 0.5 * np.log(unique)])
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = divergence(jnp.asarray(x))
+        return float(value), np.asarray(gradient)
+
+    best = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 2000}).x
+    loadings = np.asarray(unpack_lower(jnp.asarray(best[:free]), m, rank)) * sd[:, None]
+    return FactorGaussian(
+        q.mean, pack_lower(jnp.asarray(loadings)), jnp.asarray(sd * np.exp(best[free:])), rank
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor(Family):
+    """Gaussians with ``rank`` factors beside a diagonal: for networks, or to save memory."""
+
+    member = FactorGaussian
+    gaussian = True
+    rank: int = 3
+
+    def __post_init__(self) -> None:
+        rank = self.rank
+        if isinstance(rank, bool) or not isinstance(rank, numbers.Integral) or rank < 0:
+            raise InputError(f"rank={rank!r}: give a number of factors >= 0.")
+
+    def at(self, centre: Float[Array, " m"], scale: Float[Array, " m"]) -> FactorGaussian:
+        return _start(centre, scale, self.rank)
+
+    def closest(self, q: CholeskyGaussian) -> FactorGaussian:
+        return project(q, self.rank)
+
+
+@eqx.filter_jit
+def _start(centre: Array, scale: Array, rank: int) -> FactorGaussian:
+    return FactorGaussian.start(centre, scale, rank, 0.01 * scale[:, None])

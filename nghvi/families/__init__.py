@@ -1,0 +1,25 @@
+"""Variational families for the global parameters: one small file each."""
+
+from nghvi._core.errors import InputError
+from nghvi._core.variational import Variational as Variational
+from nghvi.families.cholesky import CholeskyGaussian as CholeskyGaussian
+from nghvi.families.factor import Factor as Factor
+from nghvi.families.factor import FactorGaussian as FactorGaussian
+from nghvi.families.family import Family as Family
+from nghvi.families.family import Full as Full
+from nghvi.families.point import Point as Point
+
+FAMILIES: dict[str, Family] = {
+    "full": Full(),
+    "factor": Factor(),
+}
+"""What the names mean that may be given as ``family=``."""
+
+
+def family_of(rank: int | str) -> str | Family:
+    """The family that is meant by a number of factors, ``"full"`` or ``"auto"``."""
+    if isinstance(rank, str):
+        if rank not in ("auto", "full"):
+            raise InputError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")
+        return rank
+    return Factor(rank)
