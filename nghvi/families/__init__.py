@@ -7,11 +7,13 @@ from nghvi.families.factor import Factor as Factor
 from nghvi.families.factor import FactorGaussian as FactorGaussian
 from nghvi.families.family import Family as Family
 from nghvi.families.family import Full as Full
+from nghvi.families.multivariate_t import MultivariateT as MultivariateT
 from nghvi.families.point import Point as Point
 
 FAMILIES: dict[str, Family] = {
     "full": Full(),
     "factor": Factor(),
+    "multivariate-t": MultivariateT(),
 }
 """What the names mean that may be given as ``family=``."""
 
