@@ -16,6 +16,7 @@ from nghvi._linalg.lowrank import pack_lower
 from nghvi.families import CholeskyGaussian, FactorGaussian
 from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, WishartPrecision
 from nghvi.responses import (
+    Beta,
     GammaResponse,
     Gaussian,
     Logit,
@@ -23,6 +24,8 @@ from nghvi.responses import (
     Poisson,
     Probit,
     StudentT,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
 )
 
 DIM = 6
@@ -70,6 +73,8 @@ class ResponseCase(NamedTuple):
     dispersion: Sequence[float]
     accepted: Sequence[Sequence[float]]
     rejected: Sequence[Sequence[float]]
+    full_steps: bool = False
+    """Whether steps by the safe curvature lead uphill without being halved."""
 
 
 RESPONSES: dict[str, ResponseCase] = {
@@ -78,7 +83,11 @@ RESPONSES: dict[str, ResponseCase] = {
     ),
     # Eleven degrees of freedom: tails that the tests' integrals still reach.
     "student-t": ResponseCase(
-        StudentT(), [-0.3, 2.3], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan]]
+        StudentT(),
+        [-0.3, 2.3],
+        [[-3.0, 0.0, 1e6]],
+        [[2.0, 2.0], [1.0, np.nan]],
+        full_steps=True,
     ),
     **{
         response.name: ResponseCase(
@@ -89,14 +98,22 @@ RESPONSES: dict[str, ResponseCase] = {
     **{
         response.name: ResponseCase(
             response,
-            [3.8] * response.num_dispersion,
+            [1.2] * response.num_dispersion,
             [[0, 3, 3], [2, 2, 7e8]],
             [[0, 0], [-1, 2], [0.5, 2], [1, np.nan], [1, 1e9]],
         )
-        for response in (Poisson(), NegativeBinomial())
+        for response in (
+            Poisson(),
+            NegativeBinomial(),
+            ZeroInflatedPoisson(),
+            ZeroInflatedNegativeBinomial(),
+        )
     },
     "gamma": ResponseCase(
-        GammaResponse(), [3.8], [[1e-9, 2.0, 1e6]], [[0.0, 1.0], [-1.0, 1.0], [1, np.inf]]
+        GammaResponse(), [1.2], [[1e-9, 2.0, 1e6]], [[0.0, 1.0], [-1.0, 1.0], [1, np.inf]]
+    ),
+    "beta": ResponseCase(
+        Beta(), [0.5], [[1e-9, 0.5, 1 - 1e-9]], [[0.0, 0.5], [0.5, 1.0], [0.5, 40], [0.5, np.nan]]
     ),
 }
 

@@ -1,17 +1,20 @@
 """Counts through everything after the fit: each part asks the response for its support."""
 
 import functools
+import math
 
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import gammaln
 from scipy.stats import kstest, nbinom, poisson
 
 import nghvi
 from nghvi import plots, scores
+from nghvi._core import near_zero
 from nghvi._core.response import ResponseError
-from nghvi.responses import RESPONSES, Poisson
+from nghvi.responses import RESPONSES, NegativeBinomial, Poisson
 
 COUNTS = ["poisson", "negative-binomial"]
 FORMULA = "n ~ x + offset(log(time)) + (1 | g)"
@@ -23,8 +26,7 @@ def draw(name, groups, rng):
     g = np.repeat(np.arange(groups), 12)
     x, time = rng.normal(size=g.size), rng.uniform(0.5, 2, g.size)
     mean = time * np.exp(np.log(1.5) + np.log(2) * x + 0.5 * rng.normal(size=groups)[g])
-    size = {"poisson": np.inf, "negative-binomial": 4.0}[name]
-    rate = mean if np.isinf(size) else mean * rng.gamma(size, size=g.size) / size
+    rate = mean * rng.gamma(4.0, size=g.size) / 4.0 if "negative" in name else mean
     return pd.DataFrame({"n": rng.poisson(rate), "x": x, "time": time, "g": g.astype(str)})
 
 
@@ -118,17 +120,31 @@ def test_an_object_is_as_good_as_its_name():
     pd.testing.assert_frame_equal(found.summary(), fitted("poisson").summary())
 
 
-@counts
+@pytest.mark.parametrize("name", [*COUNTS, *(f"zero-inflated-{name}" for name in COUNTS)])
 def test_the_distribution_function_is_right_however_large_the_counts(name):
     response = RESPONSES[name]()
-    dispersion = jnp.full(response.num_dispersion, 2.0)
+    dispersion = jnp.full(response.num_dispersion, 0.8)
+    extra = float(response.reported(dispersion, 1.0).get("zi_prob", 0.0))
     for mean in (0.3, 40.0, 600.0, 3e4):
         sd = np.sqrt(response.moments(jnp.log(mean), jnp.zeros(()), dispersion)[1])
         y = np.array([-1, *np.floor(mean + sd * np.array([-2, 0.2, 3])).clip(0), mean // 1 + 0.5])
         found = response.cdf(y, jnp.full(5, np.log(mean)), jnp.zeros(5), dispersion)
-        size = np.inf if name == "poisson" else float(response.size(dispersion))
+        size = float(response.size(dispersion)) if "negative" in name else np.inf
         known = poisson(mean) if np.isinf(size) else nbinom(size, size / (size + mean))
-        np.testing.assert_allclose(found, known.cdf(y), atol=1e-9)
+        inflated = np.where(y < 0, 0, extra + (1 - extra) * known.cdf(y))
+        np.testing.assert_allclose(found, inflated, atol=1e-9)
+
+
+@pytest.mark.parametrize("spread", [1.3, 0.12, 0.08, 1e-3, 1e-5])
+def test_the_density_keeps_its_digits_however_small_the_spread(spread):
+    """Gamma(k + y) / (Gamma(k) k^y) is the product of 1 + j / k over j < y."""
+    response, mean = NegativeBinomial(), 1e5
+    u = near_zero.coordinate(jnp.full(1, np.log(spread / response.unit)))
+    k, y = float(response.size(u)), np.array([0.0, 3.0, 99_000.0, 1e5, 2e5])
+    found = response.log_prob(jnp.asarray(y), jnp.full(5, np.log(mean)), u)
+    rising = np.array([math.fsum(np.log1p(np.arange(n) / k)) for n in y])
+    known = rising - gammaln(y + 1) + y * np.log(mean) - (y + k) * np.log1p(mean / k)
+    np.testing.assert_allclose(found, known, rtol=1e-11, atol=1e-8)
 
 
 @pytest.mark.parametrize("level", [1e-4, 1e7])

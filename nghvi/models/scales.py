@@ -1,14 +1,12 @@
 """Coordinates of the effects' covariance in which an sd of zero is an ordinary point.
 
-Data cannot tell an sd below some unit c from zero, and a prior that is flat there leaves log sd a
-long tail to the left that no Gaussian has. Theta therefore holds u and kappa with::
+Theta holds u and kappa with (:mod:`nghvi._core.near_zero`)::
 
     log sd_j = log c_j + u_j + log Phi(4 u_j)
     L_jk = D_j sinh kappa_jk  (j > k),  L_jj = D_j,  Omega^-1 = L L'
 
-and D such that the sds are those. To the right of zero u is a logarithm; to the left sd falls as
-Phi does, so a density that is flat in sd is normal in u. kappa is Fisher's z of a partial
-correlation, in which priors of correlations are nearly normal, whatever the sds.
+and D such that the sds are those. kappa is Fisher's z of a partial correlation, in which priors of
+correlations are nearly normal, whatever the sds.
 
 The unit: an effect of variance v adds v x_i^2 to the variances of group k, whose information on it
 is I_k = sum_i x_i^2 / s^2 at noise of variance s^2. At v = 0 the data tell v to within an sd of
@@ -22,14 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from nghvi._core import near_zero
 from nghvi._linalg import small
 from nghvi._linalg.lowrank import pack_lower, unpack_log_cholesky, unpack_lower
-from nghvi._special import inverse_mills, log_ndtr
 from nghvi._typing import Scalar
 from nghvi.data import LinearStatistics
-
-STEEPNESS = 4.0
-STEPS = 15
 
 
 def units(data: LinearStatistics, noise: float | None) -> Float[Array, " r"]:
@@ -62,18 +57,18 @@ def to_free(
     """The free parameters that priors are stated for, and the log Jacobian of this change."""
     r = unit.size
     if not correlated:
-        free = 2 * _log_sds(coordinates, unit)
-        return free, r * np.log(2) + jnp.sum(jnp.log(_slopes(coordinates)))
+        free = 2 * (jnp.log(unit) + near_zero.log_in_units(coordinates))
+        return free, r * np.log(2) + jnp.sum(jnp.log(near_zero.slope(coordinates)))
     entries = unpack_lower(coordinates, r, r)
     u = jnp.diagonal(entries)
     shape = jnp.tril(jnp.sinh(entries), -1) + jnp.eye(r)
     # Omega = D^-1 A^-T A^-1 D^-1 with A this shape: the sds are the norms of A^-1's columns by D.
     norms = 0.5 * jnp.log(jnp.sum(small.inverse_lower(shape) ** 2, axis=0))
-    log_d = norms - _log_sds(u, unit)
+    log_d = norms - jnp.log(unit) - near_zero.log_in_units(u)
     lower = jnp.exp(log_d)[:, None] * shape
     free = pack_lower(jnp.tril(lower, -1) + jnp.diag(log_d))
     stretched = jnp.sum(jnp.log(jnp.cosh(jnp.tril(entries, -1)))) + jnp.arange(r) @ log_d
-    return free, stretched + jnp.sum(jnp.log(_slopes(u)))
+    return free, stretched + jnp.sum(jnp.log(near_zero.slope(u)))
 
 
 def from_free(
@@ -81,24 +76,8 @@ def from_free(
 ) -> Float[Array, " free"]:
     """The inverse of :func:`to_free`."""
     if not correlated:
-        return _inverse_log_sds(0.5 * free, unit)
+        return near_zero.coordinate(0.5 * free - jnp.log(unit))
     lower = unpack_log_cholesky(free, unit.size)
     log_sds = 0.5 * jnp.log(jnp.sum(small.inverse_lower(lower) ** 2, axis=0))
     kappa = jnp.arcsinh(jnp.tril(lower, -1) / jnp.diagonal(lower)[:, None])
-    return pack_lower(kappa + jnp.diag(_inverse_log_sds(log_sds, unit)))
-
-
-def _log_sds(u: Float[Array, " r"], unit: Float[Array, " r"]) -> Float[Array, " r"]:
-    return jnp.log(unit) + u + log_ndtr(STEEPNESS * u)
-
-
-def _slopes(u: Float[Array, " r"]) -> Float[Array, " r"]:
-    return 1 + STEEPNESS * inverse_mills(STEEPNESS * u)
-
-
-def _inverse_log_sds(log_sds: Float[Array, " r"], unit: Float[Array, " r"]) -> Float[Array, " r"]:
-    """u by Newton steps: the function is concave, so from the left they never overshoot."""
-    start = -jnp.sqrt(2 * jnp.maximum(jnp.log(unit) - log_sds, 0.0)) / STEEPNESS
-    return jax.lax.fori_loop(
-        0, STEPS, lambda _, u: u + (log_sds - _log_sds(u, unit)) / _slopes(u), start
-    )
+    return pack_lower(kappa + jnp.diag(near_zero.coordinate(log_sds - jnp.log(unit))))

@@ -1,6 +1,7 @@
 """Response distributions: one small file each and one line here."""
 
 from nghvi._core.response import Response as Response
+from nghvi.responses.beta import Beta as Beta
 from nghvi.responses.gamma import GammaResponse as GammaResponse
 from nghvi.responses.gaussian import Gaussian as Gaussian
 from nghvi.responses.logit import Logit as Logit
@@ -8,6 +9,10 @@ from nghvi.responses.negative_binomial import NegativeBinomial as NegativeBinomi
 from nghvi.responses.poisson import Poisson as Poisson
 from nghvi.responses.probit import Probit as Probit
 from nghvi.responses.student_t import StudentT as StudentT
+from nghvi.responses.zero_inflated_negative_binomial import (
+    ZeroInflatedNegativeBinomial as ZeroInflatedNegativeBinomial,
+)
+from nghvi.responses.zero_inflated_poisson import ZeroInflatedPoisson as ZeroInflatedPoisson
 
 RESPONSES: dict[str, type[Response]] = {
     "gaussian": Gaussian,
@@ -16,5 +21,8 @@ RESPONSES: dict[str, type[Response]] = {
     "logit": Logit,
     "poisson": Poisson,
     "negative-binomial": NegativeBinomial,
+    "zero-inflated-poisson": ZeroInflatedPoisson,
+    "zero-inflated-negative-binomial": ZeroInflatedNegativeBinomial,
     "gamma": GammaResponse,
+    "beta": Beta,
 }

@@ -36,8 +36,12 @@ class LogLink(Response):
         level = round(float(np.log(np.mean(y)) - np.mean(known))) if intercept else 0
         return dataclasses.replace(self, level=level)
 
-    def mean(self, eta: Array, dispersion: Array) -> Array:
+    def rate(self, eta: Array) -> Array:
+        """exp(eta), kept finite."""
         return jnp.exp(jnp.minimum(eta, LARGEST))
+
+    def mean(self, eta: Array, dispersion: Array) -> Array:
+        return self.rate(eta)
 
 
 class Counts(LogLink):
@@ -57,6 +61,10 @@ class Counts(LogLink):
         return Support(0, discrete=True)
 
     @abc.abstractmethod
+    def log_none(self, eta: Array, dispersion: Array) -> Array:
+        """log p(0)."""
+
+    @abc.abstractmethod
     def growth(self, y: Array, eta: Array, dispersion: Array) -> Array:
         """p(y + 1) / p(y)."""
 
@@ -67,7 +75,7 @@ class Counts(LogLink):
     def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
         last, eta = jnp.broadcast_arrays(jnp.floor(y), location)
         most = jnp.max(last, initial=0.0)
-        first = jnp.exp(self.log_prob(jnp.zeros_like(eta), eta, dispersion))
+        first = jnp.exp(self.log_none(eta, dispersion))
 
         def add(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             at, term, total = state

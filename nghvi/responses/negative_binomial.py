@@ -3,13 +3,17 @@
 A Poisson whose rate varies by a Gamma(k, k) factor. The spread of that factor, s = 1 / sqrt(k),
 is the parameter: at s = 0 the counts are Poisson. With a = 1 / k and r = y + k::
 
-    log p(y) = log Gamma(r) - log Gamma(k) - log y! + y (eta + log a) - r log(1 + a mu)
+    log p(y) = log Gamma(r) - log Gamma(k) - y log k - log y! + y eta - r log(1 + a mu)
+
+The first three terms are taken together by Stirling's series where k is large: there each of them
+is large and their sum is not, down to spreads of a millionth.
 """
 
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import betainc, gammaln
 from jaxtyping import Array
 
@@ -17,8 +21,9 @@ from nghvi._typing import Key
 from nghvi.responses._log_link import Counts
 from nghvi.responses._spread import WithSpread
 
-LARGEST_SIZE = 1e6
-"""Beyond, counts are as good as Poisson, and differences of log gammas lose their digits."""
+LARGEST_SIZE, LARGEST_OF_SUMS = 1e12, 1e8
+"""Beyond, counts are as good as Poisson; incomplete beta functions lose their digits earlier."""
+SMALLEST_OF_SERIES = 100.0
 
 
 class NegativeBinomial(WithSpread, Counts):
@@ -30,15 +35,18 @@ class NegativeBinomial(WithSpread, Counts):
     def noise(self, mean: float, variance: float) -> float:
         return max(variance, mean) / mean**2
 
+    def information(self, y: np.ndarray) -> float:
+        # sum mu^2 / 2, and of Poisson counts y (y - 1) has the expectation mu^2.
+        return float(np.sum(y * (y - 1))) / 2
+
     def size(self, dispersion: Array) -> Array:
         """k."""
         return 1 / jnp.maximum(self.spread(dispersion) ** 2, 1 / LARGEST_SIZE)
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         size = self.size(dispersion)
-        log_odds = eta - jnp.log(size)
-        constant = gammaln(y + size) - gammaln(size) - gammaln(y + 1)
-        return constant + y * log_odds - (y + size) * jax.nn.softplus(log_odds)
+        against = (y + size) * jax.nn.softplus(eta - jnp.log(size))
+        return _log_rising(y, size) - gammaln(y + 1) + y * eta - against
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         size = self.size(dispersion)
@@ -49,17 +57,32 @@ class NegativeBinomial(WithSpread, Counts):
         size = self.size(dispersion)
         key_rate, key_count = jax.random.split(key)
         factor = jax.random.gamma(key_rate, size, eta.shape) / size
-        rate = self.mean(eta, dispersion) * factor
+        rate = self.rate(eta) * factor
         return jax.random.poisson(key_count, rate).astype(eta.dtype)
 
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
-        mean = self.mean(location, dispersion)
+        mean = self.rate(location)
         return mean, mean + mean**2 / self.size(dispersion)
+
+    def log_none(self, eta: Array, dispersion: Array) -> Array:
+        size = self.size(dispersion)
+        return -size * jax.nn.softplus(eta - jnp.log(size))
 
     def growth(self, y: Array, eta: Array, dispersion: Array) -> Array:
         size = self.size(dispersion)
         return (y + size) / (y + 1) * jax.nn.sigmoid(eta - jnp.log(size))
 
     def distant_cdf(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        size = self.size(dispersion)
+        size = jnp.minimum(self.size(dispersion), LARGEST_OF_SUMS)
         return betainc(size, y + 1, jax.nn.sigmoid(jnp.log(size) - eta))
+
+
+def _log_rising(y: Array, size: Array) -> Array:
+    """log Gamma(size + y) - log Gamma(size) - y log size."""
+    small = jnp.minimum(size, SMALLEST_OF_SERIES)
+    direct = gammaln(small + y) - gammaln(small) - y * jnp.log(small)
+    large = jnp.maximum(size, SMALLEST_OF_SERIES)
+    total = large + y
+    series = (total - 0.5) * jnp.log1p(y / large) - y
+    series += (1 / total - 1 / large) / 12 - (total**-3 - large**-3) / 360
+    return jnp.where(size < SMALLEST_OF_SERIES, direct, series)

@@ -19,21 +19,24 @@ class Poisson(Counts):
         return 1 / mean
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        return y * eta - self.mean(eta, dispersion) - gammaln(y + 1)
+        return y * eta - self.rate(eta) - gammaln(y + 1)
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
-        mean = self.mean(eta, dispersion)
+        mean = self.rate(eta)
         return y - mean, -mean
 
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
-        return jax.random.poisson(key, self.mean(eta, dispersion)).astype(eta.dtype)
+        return jax.random.poisson(key, self.rate(eta)).astype(eta.dtype)
 
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
-        mean = self.mean(location, dispersion)
+        mean = self.rate(location)
         return mean, mean
 
+    def log_none(self, eta: Array, dispersion: Array) -> Array:
+        return -self.rate(eta)
+
     def growth(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        return self.mean(eta, dispersion) / (y + 1)
+        return self.rate(eta) / (y + 1)
 
     def distant_cdf(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        return gammaincc(y + 1, self.mean(eta, dispersion))
+        return gammaincc(y + 1, self.rate(eta))

@@ -1,0 +1,134 @@
+"""What zero-inflated counts share: y = 0 with probability pi, otherwise a count of the plain kind.
+
+With p the plain probabilities and w the probability that a zero is a plain one::
+
+    p(0) -> pi + (1 - pi) p(0),     p(y) -> (1 - pi) p(y)  (y > 0),     w = (1 - pi) p(0) / that
+
+At y = 0 the first derivative in eta is w times the plain one d, the second w times the plain one
+plus w (1 - w) d^2, which may be positive. w times the plain one alone belongs to a concave function
+that touches the log density from below.
+
+pi ~ Uniform(0, 1). At pi = 0 the counts are plain, so its odds are held by the coordinate of
+:mod:`nghvi._core.near_zero`.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from nghvi._core import near_zero
+from nghvi._special import log_expit
+from nghvi._typing import Key, Scalar
+from nghvi.priors import Priors
+from nghvi.responses._log_link import Counts
+
+FIRST = 0.25
+"""Odds of an extra zero to begin with."""
+LEAST_UNIT = 2.0**-20
+
+
+class ZeroInflated(Counts):
+    """Counts with extra zeros; the class behind it in the order of inheritance has the plain ones.
+
+    The last entry of the dispersion belongs to pi, the others to the plain counts.
+    """
+
+    log_concave: ClassVar[bool] = False
+    zero_unit: float = eqx.field(static=True, default=0.0625, kw_only=True)
+    """Odds that data begin to tell from zero."""
+
+    @property
+    def dispersion_names(self) -> tuple[str, ...]:
+        return (*super().dispersion_names, "zero_odds")
+
+    def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
+        # One row has the information (1 - p) / p on pi at 0, p the probability of a plain zero.
+        zeros = np.clip(np.mean(y == 0), 1 / (len(y) + 1), 1 - 1 / (len(y) + 1))
+        told = np.sqrt(zeros / (1 - zeros) / len(y))
+        unit = float(np.clip(2.0 ** np.round(np.log2(told)), LEAST_UNIT, 1.0))
+        found = super().suited(y, known, intercept=intercept)
+        return dataclasses.replace(found, zero_unit=unit)
+
+    def _log_odds(self, dispersion: Array) -> Array:
+        return np.log(self.zero_unit) + near_zero.log_in_units(dispersion[..., -1])
+
+    def _log_shares(self, dispersion: Array) -> tuple[Array, Array]:
+        """log pi and log(1 - pi)."""
+        log_odds = self._log_odds(dispersion)
+        return log_expit(log_odds), log_expit(-log_odds)
+
+    def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
+        return super().log_prior(dispersion[:-1], priors) + self._log_volume_of_share(dispersion)
+
+    def log_volume(self, dispersion: Array, priors: Priors) -> Scalar:
+        return super().log_volume(dispersion[:-1], priors) + self._log_volume_of_share(dispersion)
+
+    def _log_volume_of_share(self, dispersion: Array) -> Scalar:
+        extra, plain = self._log_shares(dispersion)
+        return extra + plain + jnp.log(near_zero.slope(dispersion[-1]))
+
+    def sample_prior(self, rng: np.random.Generator, number: int, priors: Priors) -> np.ndarray:
+        share = rng.random(number)
+        log_ratio = jnp.asarray(np.log(share / (1 - share) / self.zero_unit))
+        plain = super().sample_prior(rng, number, priors)[:, : self.num_dispersion - 1]
+        return np.column_stack([plain, near_zero.coordinate(log_ratio)])
+
+    def stated_priors(self, priors: Priors) -> dict[str, str]:
+        return {**super().stated_priors(priors), "zi_prob": "Uniform(0, 1)"}
+
+    def start(self, variance: Scalar) -> Array:
+        first = near_zero.coordinate(jnp.full(1, np.log(FIRST / self.zero_unit)))
+        plain = super().start(variance)[: self.num_dispersion - 1]
+        return jnp.concatenate([plain, first])
+
+    def reported(self, dispersion: Array, scale: float) -> dict[str, Array]:
+        plain = super().reported(dispersion[..., :-1], scale)
+        return {**plain, "zi_prob": jnp.exp(self._log_shares(dispersion)[0])}
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        extra, plain = self._log_shares(dispersion)
+        plain = plain + self._plain.log_prob(y, eta, dispersion[:-1])
+        return jnp.where(y == 0, jnp.logaddexp(extra, plain), plain)
+
+    @property
+    def _plain(self) -> Any:
+        """The plain counts behind this class: abstract to a reader of types, never in use."""
+        return super()
+
+    def _plain_share(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        """w at y = 0, 1 elsewhere."""
+        odds = self.log_none(eta, dispersion[:-1]) - self._log_odds(dispersion)
+        return jnp.where(y == 0, jax.nn.sigmoid(odds), 1.0)
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        share = self._plain_share(y, eta, dispersion)
+        first, second = super().slopes(y, eta, dispersion[:-1])
+        return share * first, share * second
+
+    def curvature(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        share = self._plain_share(y, eta, dispersion)
+        first, second = super().slopes(y, eta, dispersion[:-1])
+        return -share * (second + (1 - share) * first**2)
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        key_zero, key_count = jax.random.split(key)
+        extra = jax.random.logistic(key_zero, eta.shape) < self._log_odds(dispersion)
+        return jnp.where(extra, 0.0, self._plain.sample(key_count, eta, dispersion[:-1]))
+
+    def mean(self, eta: Array, dispersion: Array) -> Array:
+        return jnp.exp(self._log_shares(dispersion)[1]) * self.rate(eta)
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        extra, plain = (jnp.exp(share) for share in self._log_shares(dispersion))
+        mean, spread = self._plain.moments(location, variance, dispersion[:-1])
+        return plain * mean, plain * (spread + extra * mean**2)
+
+    def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        extra, plain = (jnp.exp(share) for share in self._log_shares(dispersion))
+        up_to = super().cdf(y, location, variance, dispersion[:-1])
+        return jnp.where(y < 0, 0.0, extra + plain * up_to)

@@ -1,0 +1,106 @@
+"""y ~ Beta(a, b) in (0, 1), a = mu phi, b = (1 - mu) phi, logit mu = eta.
+
+The variance is mu (1 - mu) / (1 + phi); s = 1 / sqrt(phi) is the parameter.
+With t = logit y and m = mu (1 - mu)::
+
+    log p(y) = log Gamma(phi) - log Gamma(a) - log Gamma(b) + (a - 1) log y + (b - 1) log(1 - y)
+    d / d eta     = phi m (t - psi(a) + psi(b))
+    d^2 / d eta^2 = (1 - 2 mu) d / d eta - I,     I = (phi m)^2 (psi'(a) + psi'(b))
+
+I is the Fisher information. The density is not log-concave where y is far from mu.
+"""
+
+import dataclasses
+from typing import ClassVar, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import betainc, digamma, gammaln, polygamma
+from jaxtyping import Array
+
+from nghvi._core.support import Support
+from nghvi._typing import Key
+from nghvi.responses._spread import WithSpread
+
+FARTHEST = 300.0
+"""Of eta: Beta parameters stay away from 0 and infinity."""
+
+
+class Beta(WithSpread):
+    """Shares strictly between 0 and 1."""
+
+    name: ClassVar[str] = "beta"
+    link: ClassVar[str] = "logit"
+    ratio: ClassVar[str | None] = "odds ratio"
+    log_concave: ClassVar[bool] = False
+    spread_name: ClassVar[str] = "1/sqrt(phi)"
+    remedy: ClassVar[str] = (
+        "shares of exactly 0 or 1 need another model: if they are rounded, move them inside, as "
+        "(y * (n - 1) + 0.5) / n does; successes of trials are response='binomial'; percentages "
+        "are to be divided by 100."
+    )
+    level: int = eqx.field(static=True, default=0, kw_only=True)
+    """About where eta is; a whole number, so that similar data share compiled programs."""
+
+    @property
+    def support(self) -> Support:
+        return Support(0, 1)
+
+    @property
+    def typical_predictor(self) -> float:
+        return float(self.level)
+
+    def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
+        mean = np.mean(y)
+        level = round(float(np.log(mean / (1 - mean)) - np.mean(known))) if intercept else 0
+        found = super().suited(y, known, intercept=intercept)
+        return dataclasses.replace(found, level=level)
+
+    def noise(self, mean: float, variance: float) -> float:
+        return float(np.clip(variance / (mean * (1 - mean)) ** 2, 1e-4, 1e4))
+
+    def _shapes(self, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
+        """phi, a and b."""
+        phi = self.spread(dispersion) ** -2
+        eta = jnp.clip(eta, -FARTHEST, FARTHEST)
+        return phi, phi * jax.nn.sigmoid(eta), phi * jax.nn.sigmoid(-eta)
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        phi, a, b = self._shapes(eta, dispersion)
+        constant = gammaln(phi) - gammaln(a) - gammaln(b)
+        return constant + (a - 1) * jnp.log(y) + (b - 1) * jnp.log1p(-y)
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        first, information, _ = self._derivatives(y, eta, dispersion)
+        return first, -information
+
+    def curvature(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        first, information, mu = self._derivatives(y, eta, dispersion)
+        return information - (1 - 2 * mu) * first
+
+    def _derivatives(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
+        """First derivative in eta, Fisher information, and mu."""
+        phi, a, b = self._shapes(eta, dispersion)
+        inner = a * b / phi  # phi mu (1 - mu)
+        logit = jnp.log(y) - jnp.log1p(-y)
+        first = inner * (logit - digamma(a) + digamma(b))
+        return first, inner**2 * (polygamma(1, a) + polygamma(1, b)), a / phi
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        _, a, b = self._shapes(eta, dispersion)
+        drawn = jax.random.beta(key, a, b, eta.shape)
+        # Draws nearer to an end than numbers are apart stay inside.
+        return jnp.clip(drawn, np.finfo(float).tiny, 1 - np.finfo(float).epsneg)
+
+    def mean(self, eta: Array, dispersion: Array) -> Array:
+        return jax.nn.sigmoid(eta)
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        phi, a, b = self._shapes(location, dispersion)
+        return self.mean(location, dispersion), a * b / phi**2 / (1 + phi)
+
+    def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        _, a, b = self._shapes(location, dispersion)
+        return betainc(a, b, jnp.clip(y, 0.0, 1.0))
