@@ -13,7 +13,8 @@ WIDTH, LEFT, GAP, HIGH = 760, 10, 10, 54
 LAYERS = (
     (("cli", "commands"), ("report", "one page"), ("plots", "pictures"), ("paper", "reproduction")),
     (
-        ("estimators", "mixed, MixedRegressor, MixedClassifier: spec, fit, tables"),
+        ("estimators", "mixed, MixedRegressor, MixedClassifier"),
+        ("any_model", "Posterior"),
         ("storage", "files"),
     ),
     (("formula", "text to design"), ("posterior", "draws, predictions, checks")),

@@ -7,6 +7,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
+from nghvi import families as families
 from nghvi import interpret as interpret
 from nghvi import methods as methods
 from nghvi import priors as priors
@@ -18,6 +19,7 @@ from nghvi._core.errors import InputError as InputError
 from nghvi._core.model import LatentModel as LatentModel
 from nghvi._core.model import MarginalModel as MarginalModel
 from nghvi._core.variational import Start as Start
+from nghvi.any_model import Posterior as Posterior
 from nghvi.data.dataset import GroupedDataset as GroupedDataset
 from nghvi.estimators import MixedClassifier as MixedClassifier
 from nghvi.estimators import MixedRegressor as MixedRegressor
@@ -29,9 +31,10 @@ from nghvi.infer import infer as infer
 from nghvi.recipes.settings import Settings as Settings
 from nghvi.storage import load as load
 
-# Said here because the storage layer lies below the estimators and cannot import them.
+# Said here because the storage layer lies below them and cannot import them.
 storage.register(MixedRegressor)
 storage.register(MixedClassifier)
 storage.register(_Spec)
+storage.register(Posterior)
 
 __version__ = "0.2.0.dev0"

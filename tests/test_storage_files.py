@@ -164,8 +164,8 @@ def test_other_versions_are_named(model, path):
     refused(altered(model, path, lambda c: attributes(c).update(__class__="a")), "__class__")
     refused(altered(model, path, lambda c: attributes(c).pop("rank")), "rank")
     refused(
-        altered(model, path, lambda c: attributes(c)["posterior_"].update({"class": "Posterior"})),
-        "'Posterior' is not known",
+        altered(model, path, lambda c: attributes(c)["posterior_"].update({"class": "Answers"})),
+        "'Answers' is not known",
     )
 
 

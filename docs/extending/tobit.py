@@ -7,6 +7,8 @@ The latent variables are the y* behind the zeros. Only public names of nghvi are
     python docs/extending/tobit.py
 """
 
+import pathlib
+import tempfile
 from typing import NamedTuple
 
 import jax
@@ -24,6 +26,7 @@ class Params(NamedTuple):
     log_variance: jax.Array
 
 
+@nghvi.storage.register  # a file holds its name
 class Data(NamedTuple):
     """Inputs and responses censored from below at zero."""
 
@@ -31,8 +34,9 @@ class Data(NamedTuple):
     y: jax.Array
 
 
+@nghvi.storage.register
 class Tobit(nghvi.LatentModel):
-    """State log g(theta, z) and a way to draw z given theta: that is all."""
+    """State log g(theta, z) and a way to draw z given theta: that is all that a fit needs."""
 
     def init_params(self, key, data):
         """Start at zero coefficients and the raw variance."""
@@ -55,7 +59,17 @@ class Tobit(nghvi.LatentModel):
         mean, sd = data.x @ params.beta, jnp.exp(0.5 * params.log_variance)
         return mean + sd * jax.random.truncated_normal(key, -jnp.inf, -mean / sd)
 
+    def quantities(self, params):
+        """What a summary shows: a standard deviation says more than the log of a variance."""
+        return {"beta": params.beta, "sd": jnp.exp(0.5 * params.log_variance)}
 
+    def predictive(self, key, params, latents, new):
+        """A response at each row of new inputs."""
+        sd = jnp.exp(0.5 * params.log_variance)
+        return jnp.maximum(new @ params.beta + sd * jax.random.normal(key, new.shape[:1]), 0)
+
+
+@nghvi.storage.register
 class IntegratedTobit(Tobit, nghvi.MarginalModel):
     """The same model with its latent variables integrated out: faster, no sampling noise."""
 
@@ -67,7 +81,7 @@ class IntegratedTobit(Tobit, nghvi.MarginalModel):
         return jnp.sum(each) + prior
 
 
-def simulate(n=500, seed=0):
+def simulate(n=300, seed=0):
     """Three inputs, about 40 % of the responses censored."""
     rng = np.random.default_rng(seed)
     x = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
@@ -75,12 +89,26 @@ def simulate(n=500, seed=0):
     return Data(jnp.asarray(x), jnp.asarray(np.maximum(latent, 0)))
 
 
-if __name__ == "__main__":
+def main(directory):
+    """Fit, look, predict, save, load."""
     data = simulate()
-    for model in (Tobit(), IntegratedTobit()):
-        found = nghvi.infer(model, data, seed=1)
-        draws = found.draws(4000)
-        print(type(model).__name__)
-        print(" ", found.verdict)
-        print("  beta mean", np.round(draws.beta.mean(0), 3), "sd", np.round(draws.beta.std(0), 3))
-        print(f"  log v mean {draws.log_variance.mean():.3f} sd {draws.log_variance.std():.3f}")
+    sampled = nghvi.Posterior(nghvi.infer(Tobit(), data, seed=1))
+    print(sampled.inference.verdict)
+    print(sampled.summary())
+    # One move per draw, since sample_latents is exact here.
+    print(sampled.latent_summary(moves=1).loc[["latents[0]", "latents[1]"]])
+
+    integrated = nghvi.Posterior(nghvi.infer(IntegratedTobit(), data, seed=1))
+    print(integrated.inference.verdict)
+    print(integrated.summary(level=0.95))
+    new = jnp.array([[1.0, 0.0, 0.0], [1.0, 1.0, -1.0]])
+    print(integrated.predict(new))
+
+    path = pathlib.Path(directory) / "tobit.nghvi"
+    integrated.save(path)
+    print(nghvi.load(path).predict(new, level=0.5))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        main(directory)

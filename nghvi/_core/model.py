@@ -8,7 +8,7 @@ latent variables can be integrated out also states ``log p(y | theta) + log p(th
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from nghvi._typing import Data, Key, Latents, Params, Scalar
+from nghvi._typing import Data, Key, Latents, Params, PyTree, Scalar
 
 
 class LatentModel(eqx.Module):
@@ -85,6 +85,21 @@ class LatentModel(eqx.Module):
         """``log p(theta)`` as it stands in :meth:`log_at_rest`, maybe without the latents' part."""
         return self.log_prior(params)
 
+    def quantities(self, params: Params) -> dict[str, Array]:
+        """What a summary shows, by name: the parameters as they are, unless a model says more.
+
+        For instance ``{"beta": params.beta, "sd": jnp.exp(0.5 * params.log_variance)}``.
+        """
+        return named_leaves(params, "theta")
+
+    def predictive(self, key: Key, params: Params, latents: Latents, new: Any) -> PyTree:
+        """A draw of what is to be predicted for ``new`` data, given one draw of theta and z.
+
+        ``new`` is whatever this method was written to read. A model that does not say how cannot
+        predict.
+        """
+        raise NotImplementedError
+
     @property
     def many_modes(self) -> bool:
         """Whether the posterior has many modes, as that of a network has.
@@ -101,6 +116,15 @@ class LatentModel(eqx.Module):
     def evaluation_size(self, data: Data) -> int:
         """Numbers touched by one evaluation: decides how many draws are evaluated side by side."""
         return sum(leaf.size for leaf in _arrays(data))
+
+
+def named_leaves(tree: PyTree, alone: str) -> dict[str, Array]:
+    """The arrays of a tree by their paths, ``beta`` or ``layers.0``; a bare one is ``alone``."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator=".") or alone: leaf
+        for path, leaf in leaves
+    }
 
 
 def _arrays(data: Data) -> list[Array]:

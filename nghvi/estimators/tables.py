@@ -1,6 +1,5 @@
 """What people read: sentences and data frames made from a posterior."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,36 +12,13 @@ from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.prior_draws import DRAWS as PRIOR_DRAWS
 from nghvi.posterior.prior_draws import draw_prior, quantiles_of, stated_priors, weight_rows
 from nghvi.posterior.sensitivity import diagnosis, powers, sensitivity
+from nghvi.posterior.summaries import LEVEL as LEVEL
+from nghvi.posterior.summaries import Summary, described
 from nghvi.recipes.verdict import Status, about_draws
 
 INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 HARMLESS = 50.0
 """Of parameters and of logarithms of units: squares of their exponentials are finite."""
-LEVEL = 0.9
-"""Probability of an interval unless another is given."""
-MOST_SHOWN = 200
-"""Rows of a table that are printed."""
-
-
-class Summary(pd.DataFrame):
-    """A table that is printed with all of its columns and up to 200 rows, whatever pandas' options.
-
-    Otherwise it is a data frame like any other.
-    """
-
-    @property
-    def _constructor(self) -> type["Summary"]:
-        return Summary
-
-    def __repr__(self) -> str:
-        return self.to_string(max_rows=MOST_SHOWN, float_format=_shown)
-
-    def _repr_html_(self) -> str:
-        return self.to_html(max_rows=MOST_SHOWN, float_format=_shown)
-
-
-def _shown(number: float) -> str:
-    return f"{number:.4g}"
 
 
 def verdict_sentence(posterior: MixedPosterior) -> str:
@@ -106,7 +82,7 @@ def by_name(names: Named, at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def summary_table(posterior: MixedPosterior, level: float) -> Summary:
     """Weighted moments and quantiles of every parameter over the pool of draws."""
     scalars = named_scalars(posterior, posterior.inference.pool.theta)
-    return _described(posterior, scalars, level).rename_axis("parameter")
+    return described(scalars, posterior.inference.pool.weight, level).rename_axis("parameter")
 
 
 def ratio_table(posterior: MixedPosterior, level: float) -> Summary:
@@ -114,7 +90,9 @@ def ratio_table(posterior: MixedPosterior, level: float) -> Summary:
     scalars = named_scalars(posterior, posterior.inference.pool.theta)
     with np.errstate(over="ignore"):  # a coefficient in odd units may be large
         ratios = {name: np.exp(scalars[name]) for name in posterior.names.features}
-    return _described(posterior, ratios, level).rename_axis(posterior.model.response.ratio)
+    return described(ratios, posterior.inference.pool.weight, level).rename_axis(
+        posterior.model.response.ratio
+    )
 
 
 def covariance_table(posterior: MixedPosterior, level: float) -> Summary:
@@ -123,29 +101,9 @@ def covariance_table(posterior: MixedPosterior, level: float) -> Summary:
     for i, name in enumerate(posterior.names.effects):
         for j, other in enumerate(posterior.names.effects[: i + 1]):
             effects[other, name] = cov[:, i, j]
-    table = _described(posterior, effects, level)
+    table = described(effects, posterior.inference.pool.weight, level)
     table.index = pd.MultiIndex.from_tuples(effects or [], names=["effect", "with"])
     return table
-
-
-@np.errstate(over="ignore", invalid="ignore")  # a fit that failed may hold anything
-def _described(
-    posterior: MixedPosterior, scalars: Mapping[Any, np.ndarray], level: float
-) -> Summary:
-    pool, tail = posterior.inference.pool, (1 - level) / 2
-    probabilities = (tail, 0.5, 1 - tail)
-    columns = ["mean", "sd", *(f"q{100 * p:.10g}" for p in probabilities)]
-    rows = []
-    for values in scalars.values():
-        mean = pool.weight @ values
-        # Squares of values in units of the largest: those of a variance in raw units may overflow.
-        unit = max(np.abs(values - mean).max(), np.finfo(float).tiny)
-        sd = unit * np.sqrt(pool.weight @ ((values - mean) / unit) ** 2)
-        order = np.argsort(values)
-        cumulative = np.cumsum(pool.weight[order]) - 0.5 * pool.weight[order]
-        quantiles = np.interp(probabilities, cumulative, values[order])
-        rows.append([mean, sd, *quantiles])
-    return Summary(rows, index=list(scalars), columns=columns, dtype=float)
 
 
 def is_finite(posterior: MixedPosterior) -> bool:

@@ -1,6 +1,6 @@
-"""Fitted estimators in files: ``save`` and ``load``, without pickle.
+"""Fitted estimators and posteriors in files: ``save`` and ``load``, without pickle.
 
-A file holds numbers and names, never code. All attributes of the estimator are kept but one: a
+A file holds numbers and names, never code. All attributes of an estimator are kept but one: a
 ``random_state`` that is a generator object comes back as None (its state is of no use to a fit
 that is done). An interrupted fit can be resumed after loading.
 """
@@ -24,22 +24,31 @@ LATER_SETTINGS = {"skip": False}
 """Settings that the first files lack, and what was done then."""
 
 
-def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
-    """Write a fitted estimator to ``path``; an existing file is replaced."""
-    kind = type(estimator)
+def save(fitted: Any, path: str | os.PathLike) -> None:
+    """Write a fitted estimator, or a ``Posterior``, to ``path``; an existing file is replaced."""
+    kind = type(fitted)
     if not is_registered(kind):
         raise StorageError(
             f"{kind.__name__} is not an estimator of nghvi: call nghvi.storage.register"
             f"({kind.__name__}), before saving and before loading."
         )
-    attributes, arrays = encode({k: _lasting(v) for k, v in vars(estimator).items()})
+    if not isinstance(fitted, BaseEstimator):
+        described, arrays = encode(fitted)
+        file.write(path, {"posterior": described}, arrays)
+        return
+    attributes, arrays = encode({k: _lasting(v) for k, v in vars(fitted).items()})
     file.write(path, {"estimator": kind.__name__, "attributes": attributes}, arrays)
 
 
 def load(path: str | os.PathLike) -> Any:
-    """The estimator that was saved to ``path``, ready to predict."""
+    """The estimator or the ``Posterior`` that was saved to ``path``, ready to predict.
+
+    Own classes in it must be registered (:func:`register`): a file only names them.
+    """
     stored = file.read(path)
     try:
+        if isinstance(stored.model, dict) and stored.model.keys() == {"posterior"}:
+            return _checked(decode(stored.model["posterior"], stored.arrays))
         return _estimator(stored)
     except StorageError as error:
         raise StorageError(f"{path} (saved by nghvi {stored.library_version}): {error}") from error
@@ -84,13 +93,20 @@ def _check_attributes(kind: Any, attributes: Any) -> None:
     if wrong := misfit(kind, {name: attributes[name] for name in learnt}):
         held = type(attributes[wrong]).__name__
         raise StorageError(f"{wrong} of {kind.__name__} holds a {held}: {ALTERED}.")
-    check = getattr(attributes.get("posterior_"), "check", None)
-    if check is not None:
-        try:
-            check()
-        except Exception as error:  # whatever does not fit together fails in its own way
-            reason = str(error).split("\n")[0]
-            raise StorageError(f"its parts do not fit together ({reason}): {ALTERED}.") from error
+    if hasattr(posterior := attributes.get("posterior_"), "check"):
+        _checked(posterior)
+
+
+def _checked(posterior: Any) -> Any:
+    """The posterior, if its parts fit together."""
+    if not hasattr(posterior, "check"):
+        raise StorageError(f"the file holds a {type(posterior).__name__}, which is no posterior.")
+    try:
+        posterior.check()
+    except Exception as error:  # whatever does not fit together fails in its own way
+        reason = str(error).split("\n")[0]
+        raise StorageError(f"its parts do not fit together ({reason}): {ALTERED}.") from error
+    return posterior
 
 
 def _is_fitted_name(name: str) -> bool:
