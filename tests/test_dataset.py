@@ -10,7 +10,9 @@ import pytest
 
 import nghvi
 from nghvi import GroupedDataset
+from nghvi._core.errors import InputError
 from nghvi.data import Rows, copying, parquet
+from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StackedPieces, StreamedRows
 from nghvi.storage.checkpoints import checkpoint_files
 
@@ -72,6 +74,18 @@ def test_the_index_is_what_pandas_finds(frame, folder, monkeypatch):
     assert found.num_rows == len(frame)
 
 
+def test_the_response_of_every_row_is_checked(frame, tmp_path):
+    counts = frame.assign(y=np.arange(len(frame)) % 5)
+    labels = np.unique(counts["firm"])
+    for label in labels[[0, 13, 39]]:  # wherever its piece is
+        wrong = counts.copy()
+        wrong.loc[wrong.index[wrong["firm"] == label][0], "y"] = -7
+        wrong.to_parquet(tmp_path / "wrong.parquet")
+        dataset = GroupedDataset(tmp_path / "wrong.parquet")
+        with pytest.raises(InputError, match=r"y holds -7.*poisson response takes"):
+            nghvi.MixedRegressor("firm", response="poisson", batch_groups=5).fit(dataset, "y")
+
+
 def test_rows_are_sorted_by_group_in_the_order_of_the_files(frame, copy):
     asked = np.array([31, 4])
     records, which = copy.rows_of(asked)
@@ -94,10 +108,14 @@ def test_sorting_by_buckets_gives_the_same_copy(folder, copy, tmp_path, monkeypa
 def test_pieces_on_disk_are_those_in_memory_bit_for_bit(frame, copy):
     centre, scale = np.array([0.5, 99.0]), np.array([2.0, 3.0])
     streamed = StreamedRows(
-        str(copy.directory), copy.identity, intercept=False, centre=centre, scale=scale,
-        y_centre=1.0, y_scale=2.0, num_rows=float(len(frame)), num_groups=40,
+        str(copy.directory),
+        copy.identity,
+        intercept=False,
+        scaling=Scaling(centre, scale, 1.0, 2.0),
+        num_rows=float(len(frame)),
+        num_groups=40,
         variance=float(frame["y"].var(ddof=0)) / 4,
-    )  # fmt: skip
+    )
     codes = np.unique(frame["firm"], return_inverse=True)[1]
     x, y = (frame[INPUTS].to_numpy() - centre) / scale, (frame["y"].to_numpy() - 1) / 2
     stacked = StackedPieces(Rows.from_arrays(x, y, codes, 40), 10, 0)

@@ -14,6 +14,7 @@ from jax.scipy.linalg import solve_triangular
 from nghvi._core.model import initial_theta, unraveller
 from nghvi._linalg.lowrank import pack_lower, unpack_lower
 from nghvi.data import Rows
+from nghvi.data.scaling import Scaling
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
@@ -29,7 +30,6 @@ from nghvi.paper.methods.davi import (
 from nghvi.paper.methods.snngm import Block
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.predictive import Request, predict
-from nghvi.posterior.scaling import Scaling
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.responses import Gaussian, Probit
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nghvi.data.scaling import Scaling
 from nghvi.models import MixedModel
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods import nagvac
@@ -16,7 +17,6 @@ from nghvi.paper.methods.nagvac_step import Nagvac, predictive_loss
 from nghvi.paper.methods.ridge import Ridge, start
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.posterior.predictive import Request, predict
-from nghvi.posterior.scaling import Scaling
 from nghvi.priors import HuangWand, InverseGamma, Priors
 from nghvi.recipes.verdict import Cause
 from nghvi.responses import Logit

@@ -12,7 +12,9 @@ import numpy as np
 from nghvi.data.blocks import rank_within
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.grouped import Rows
+from nghvi.data.linear import LinearStatistics
 from nghvi.data.pieces import Deal, RowsPiece, deal, in_pieces
+from nghvi.data.scaling import Scaling, add_intercept
 from nghvi.data.working_copy import WorkingCopy, open_copy, pieces_for
 
 
@@ -45,10 +47,7 @@ class StreamedRows:
     identity: str
     intercept: bool
     """Whether a column of ones comes first."""
-    centre: np.ndarray
-    scale: np.ndarray
-    y_centre: float
-    y_scale: float
+    scaling: Scaling
     num_rows: float
     num_groups: int
     variance: float
@@ -62,7 +61,7 @@ class StreamedRows:
     @property
     def facts(self) -> tuple:
         """What tells these rows from others, wherever they are."""
-        return self.identity, self.centre, self.scale, self.y_centre, self.y_scale
+        return self.identity, *self.scaling
 
     @property
     def num_pieces(self) -> int:
@@ -114,7 +113,7 @@ class StreamedRows:
         none is asked for, no file is read: one absent group stands for all.
         """
         if not len(codes):
-            nothing = np.zeros((1, len(self.centre)))
+            nothing = np.zeros((1, len(self.scaling.centre)))
             stack = in_pieces(
                 Deal(((1, 1),), np.zeros((1, 1), int)), nothing, nothing[:, 0], np.zeros(1, int)
             )
@@ -132,6 +131,13 @@ class StreamedRows:
         stack = in_pieces(Deal(blocks, members[None]), x, y, which, variance=self.variance)
         return jax.tree.map(lambda leaf: leaf[0], stack), position
 
+    def sums(self, random: tuple[int, ...]) -> LinearStatistics:
+        """All that a linear Gaussian model needs: no batches, and no rows afterwards."""
+        members = self.copy.dealt.members
+        return LinearStatistics.from_pieces(
+            lambda: map(self.piece, range(len(members))), members, random
+        )
+
     def fingerprint(self) -> Fingerprint:
         """Of all rows, piece by piece."""
         parts = []
@@ -143,7 +149,5 @@ class StreamedRows:
 
     def standardised(self, records: np.ndarray) -> tuple[Any, Any]:
         """Inputs and response of records, as the model reads them."""
-        x = records[:, :-2]
-        if self.intercept:
-            x = np.concatenate([np.ones((len(x), 1)), x], axis=1)
-        return (x - self.centre) / self.scale, (records[:, -2] - self.y_centre) / self.y_scale
+        x = add_intercept(records[:, :-2], self.intercept)
+        return self.scaling.apply(x), self.scaling.apply_response(records[:, -2])

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -11,63 +11,48 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._core.hosts import is_first
 from nghvi._core.response import Response
 from nghvi.data import Rows
-from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import (
-    Column,
-    DataError,
-    Table,
-    check_sizes,
-    read_columns,
-    read_counts,
-)
+from nghvi.data.dataset import GroupedDataset
+from nghvi.data.frame import Column, DataError, column_names, read_columns
+from nghvi.data.scaling import Scaling, add_intercept
+from nghvi.data.source import InMemory, OnDisk, Source
 from nghvi.estimators import tables
+from nghvi.estimators.assembly import assemble
 from nghvi.estimators.checks import Checks
 from nghvi.estimators.choices import (
     check_counts,
     check_level,
+    check_on_disk,
     check_runs,
     check_seed,
     check_stops,
-    choose_batch_groups,
-    choose_scaling,
+    choose_response,
     choose_seed,
     with_known_settings,
 )
-from nghvi.estimators.columns import (
-    add_intercept,
-    rows_of_known_groups,
-    warn_about_design,
-    warn_about_meaning,
-    warn_about_origin,
-)
-from nghvi.estimators.fit_checkpoints import Kept, with_checkpoints
-from nghvi.estimators.linear_instead import (
-    adopt,
-    linear_instead,
-    size_if_nothing,
-    tell_of_nothing,
-)
+from nghvi.estimators.columns import rows_of_known_groups
+from nghvi.estimators.fit_checkpoints import EVERY, Kept, with_checkpoints
+from nghvi.estimators.linear_instead import adopt_linear, size_if_nothing, tell_of_nothing
 from nghvi.estimators.progress import FitProgress
-from nghvi.estimators.spec import Structure, follow_data
 from nghvi.families import family_of
 from nghvi.infer import Inference, infer
-from nghvi.methods import Method, published
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.methods import Method
+from nghvi.models.mixed import MixedModel
 from nghvi.models.published_start import published_start
-from nghvi.networks import Identity
 from nghvi.paper.methods import BASELINES
 from nghvi.posterior.mixed import MixedPosterior
-from nghvi.posterior.scaling import Scaling, moments
-from nghvi.priors import HuangWand, Priors
+from nghvi.priors import Priors
 from nghvi.recipes.run import Position
 from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.storage import save
 
-PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
-
 
 class MixedEstimator(Checks):
     """Base of the two estimators; not for use by itself."""
+
+    usual_response: ClassVar[str]
+    """What ``response="auto"`` means."""
+    of_classes: ClassVar[bool]
+    """Whether the response names classes."""
 
     @with_known_settings
     def __init__(
@@ -121,104 +106,89 @@ class MixedEstimator(Checks):
         self.devices = devices
         self.verbose = verbose
 
-    def _fit(
+    def fit(
         self,
         X: Any,
-        y: np.ndarray,
-        table: Table,
-        response: Response,
-        counts: Any,
-        validation: tuple[Any, Any] | None,
-        kept: Kept | None,
+        y: Any = None,
+        counts: Any = None,
+        validation: Any = None,
+        checkpoint: Any = None,
+        every: float = EVERY,
     ) -> Self:
+        """Fit to a table X, group column included, and a response y: numbers, or labels of classes.
+
+        X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y. With
+        a formula y is its left side and may be left out; values that differ from it are refused.
+        ``counts``: how often each row was observed, if not once. Binomial data are two rows per
+        observation, with successes and failures as counts. ``validation``: a pair (X, y) of
+        held-out rows for methods that stop by them (``method="nagvac"``).
+
+        ``checkpoint``: a directory to keep the state of the fit in, ``every`` so many seconds. The
+        same call made again, after the process was killed say, goes on from there bit for bit.
+        """
         begun = time.perf_counter()
-        spec = self._spec
-        self.n_features_in_ = table.values.shape[1] + (spec.group is not None)
-        if self.formula_ is not None:
-            self.feature_names_in_ = np.array(self.formula_.variables, dtype=object)
-            self.n_features_in_ = len(self.feature_names_in_)
-        elif table.named:
-            self.feature_names_in_ = np.array(list(X.columns), dtype=object)
-        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
-            del self.feature_names_in_
-        weight = None if counts is None else read_counts(counts, len(y))
-        check_sizes(np.abs(table.values).max(axis=0, initial=0.0), table.names)
-        check_sizes(np.abs(y).max(keepdims=True), ["y"])
-        structure = Structure.of(self, spec, table.names, response)
-        deep, random, known_coef = spec.deep, structure.random, structure.known_coef
-        x = add_intercept(table, spec.intercept)
+        kept = Kept.of(checkpoint, every)
+        response = choose_response(self.response, self.usual_response, classes=self.of_classes)
+        source = self._source(X, y, counts, validation, response)
+        self._describe(source)
         check_runs(self.method, devices=self.devices, checkpoint=kept)
-        codes, self.groups_ = self._encode(table)
-        structure = structure.without_fixed_columns(spec, x, codes)
-        random = structure.random
-        num_fixed = x.shape[1] - len(known_coef)
-        warn_about_meaning(
-            table,
-            y,
-            group=spec.group,
-            num_inputs=num_fixed - spec.intercept,
-            discrete=response.support.discrete,
-        )
-        if not deep:
-            warn_about_design(x[:, :num_fixed], structure.features[:num_fixed], codes, random)
-            if not self.standardize and isinstance(structure.priors.effects, HuangWand):
-                warn_about_origin(x, structure.features, random)
-        self._inputs = table.names
-        self.input_quantiles_ = tables.quantile_table(table.values, table.names)
+        made = assemble(self, self._spec, source, response)
+        self._rows, self._batch_groups = made.rows, made.batch_groups
+        held_out = self._held_out(validation, made.scaling)
+        inference = self._infer(made.model, made.data, made.scaling, None, held_out, kept)
+        self.posterior_ = MixedPosterior(inference, made.scaling, made.names)
+        self._publish(inference, time.perf_counter() - begun)
+        if (
+            size := size_if_nothing(self.posterior_)
+        ) is not None and inference.run.position is None:
+            adopt_linear(self, size, X, y, counts)
+            self.seconds_ = time.perf_counter() - begun
+        return self
+
+    def _source(
+        self, X: Any, y: Any, counts: Any, validation: Any, response: Response
+    ) -> InMemory | OnDisk:
+        """The rows of a fit, and with them what a formula and the classes have learnt."""
+        if isinstance(X, GroupedDataset):
+            check_on_disk(self, y, counts if validation is None else validation)
+            self._learn(None)
+            number = self.batch_groups if isinstance(self.batch_groups, int) else None
+            on_disk = OnDisk.of(
+                *(X, str(self._spec.group), y),
+                classes=response.classes,
+                batch_groups=number,
+                seed=self._seed(),
+            )
+            self._learn_classes(on_disk.copy.learnt.classes)
+            return on_disk
+        X, y, counts, _ = self._complete(X, y, counts)
+        self._learn(X)
+        table, y = self._read(X, y)
+        self._learn_classes(y)
+        columns = tuple(column_names(X)) if table.named else None
         if self.formula_ is not None:
+            columns = self.formula_.variables
             raw = read_columns(X, self.formula_.inputs)
             self._raw_quantiles, self._commonest = tables.typical_inputs(raw)
-        observed = np.full(len(y), True) if weight is None else weight > 0
-        response.check(y[observed], self._response_name())
-        known = x[:, num_fixed:] @ known_coef
-        response = response.suited(y[observed], known[observed], intercept=spec.intercept or deep)
-        scaling = Scaling.none(x.shape[1])
-        measured = response.typical(y - known)
-        if self.standardize:
-            scaling = choose_scaling(
-                x,
-                measured,
-                weight,
-                random,
-                structure.priors,
-                fit_intercept=spec.intercept,
-                deep=deep,
-            ).in_units_of_response(np.flatnonzero((*np.zeros(num_fixed), *known_coef)))
-        scaled, response_scaled = scaling.apply(x), scaling.apply_response(y)
-        self._rows = Fingerprint.of(scaled, response_scaled, codes, weight)
-        if self.priors is None:
-            of_y = (response.typical_predictor, 1.0)
-            if measured is not None:
-                of_y = moments(scaling.apply_response(measured), weight)
-            num_rows = len(y) if weight is None else weight.sum()
-            structure = follow_data(structure, spec, *moments(scaled, weight), of_y, num_rows)
-        rows = Rows.from_arrays(scaled, response_scaled, codes, max(len(self.groups_), 1), weight)
-        if self.method != "auto" and counts is not None:
-            raise DataError("counts need method='auto': the other methods work row by row.")
-        sums_suffice = response.conjugate and not deep
-        self._batch_groups = choose_batch_groups(self.batch_groups, rows, self.method, sums_suffice)
-        by_rule = published(self.method) is not None
-        # Gibbs draws every observation's own number; its many cheap steps suit a network's.
-        sweeps = PUBLISHED_SWEEPS if by_rule else DEEP_SWEEPS
-        own_network = deep and self.method == "auto" and self._batch_groups is None
-        gibbs = not response.conjugate and counts is None and (by_rule or own_network)
-        model = structure.model(response, sweeps if gibbs else None)
-        by_row = self.method != "auto" or self.latents == "sample"
-        held_out = self._held_out(validation, scaling)
-        data = rows if by_row or self._batch_groups else prepare(model, rows)
-        if self.method == "auto" and self._batch_groups is None:
-            model = model.suited(data)
-        inference = self._infer(model, data, scaling, deep, held_out=held_out, kept=kept)
-        self.posterior_ = MixedPosterior(inference, scaling, structure.named(self.groups_))
-        self._publish(inference, time.perf_counter() - begun)
-        size = size_if_nothing(self.posterior_)
-        if size is None or inference.run.position is not None:
-            return self
-        if (linear := linear_instead(self, X, y, counts)) is not None:
-            adopt(self, linear, size)
-            self.seconds_ = time.perf_counter() - begun
-            self.verdict_ = tables.verdict_sentence(self.posterior_)
-        return self
+        return InMemory.of(
+            table,
+            self._response_values(y),
+            counts,
+            group=self._spec.group,
+            columns=columns,
+            response_name=self._response_name(),
+        )
+
+    def _describe(self, source: Source) -> None:
+        """What scikit-learn and new data are told about the data of the fit."""
+        self.groups_, self._inputs = source.groups, source.inputs
+        self.n_features_in_ = len(source.inputs) + (self._spec.group is not None)
+        if source.columns is not None:
+            self.feature_names_in_ = np.array(source.columns, dtype=object)
+            self.n_features_in_ = len(source.columns)
+        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
+            del self.feature_names_in_
+        self.input_quantiles_ = tables.quantile_table(source.sample.x, source.inputs)
 
     def resume(self) -> Self:
         """Continue a fit that was interrupted, as if it had not been."""
@@ -227,9 +197,8 @@ class MixedEstimator(Checks):
         if before.run.position is None:
             return self
         begun = time.perf_counter()
-        deep = not isinstance(self.posterior_.model.trunk, Identity)
         model, scaling = self.posterior_.model, self.posterior_.scaling
-        inference = self._infer(model, before.data, scaling, deep, before.run.position)
+        inference = self._infer(model, before.data, scaling, before.run.position)
         self.posterior_ = self.posterior_._replace(inference=inference)
         self._publish(inference, self.seconds_ + time.perf_counter() - begun)
         return self
@@ -242,7 +211,7 @@ class MixedEstimator(Checks):
         table, y = self._read(*self._complete(*validation)[:2])
         table = tables.align(table, self._inputs) if table.named else table
         y = self._response_values(y)
-        x = add_intercept(table, self._spec.intercept)
+        x = add_intercept(table.values, self._spec.intercept)
         x, y = scaling.apply(x), scaling.apply_response(y)
         return rows_of_known_groups(x, y, table.group, self.groups_)
 
@@ -251,7 +220,6 @@ class MixedEstimator(Checks):
         model: MixedModel,
         data: Any,
         scaling: Scaling,
-        deep: bool,
         resume: Position | None = None,
         held_out: Rows | None = None,
         kept: Kept | None = None,
@@ -305,18 +273,6 @@ class MixedEstimator(Checks):
             return Cause.CONSTANT_FEATURES
         good = self.posterior_.inference.converged
         return Cause.NOT_FINITE if good and not tables.is_finite(self.posterior_) else None
-
-    def _encode(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
-        if table.group is None:
-            return np.zeros(len(table.values), int), np.array([])
-        levels, codes = np.unique(table.group, return_inverse=True)
-        if len(levels) == 1:
-            raise DataError(
-                f"group column {self._spec.group!r} has only one level ({str(levels[0])!r}): "
-                "effects cannot vary; leave the group out (group=None, or no group term in a "
-                "formula)."
-            )
-        return codes, levels
 
     @property
     def group_(self) -> Column | None:

@@ -21,7 +21,6 @@ from nghvi.infer import METHODS
 from nghvi.methods import Method, published
 from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk, as_trunk
 from nghvi.paper.methods import BASELINES, STOPPED_BY_VALIDATION
-from nghvi.posterior.scaling import Scaling
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.responses import RESPONSES
 
@@ -170,6 +169,35 @@ def check_stops(method: Method) -> None:
         raise DataError(f"validation with method={method!r}: only {known} stop by held-out rows.")
 
 
+def check_on_disk(settings: Any, y: Any, extra: Any) -> None:
+    """Settings that rows on disk can be fitted with.
+
+    ``extra``: what a table in memory may come with, and this may not.
+    """
+    if not isinstance(y, str):
+        raise DataError(
+            "y with a GroupedDataset is the name of the response column, such as 'profit'."
+        )
+    if not isinstance(settings.group, str):
+        raise DataError(
+            f"group={settings.group!r} with a GroupedDataset: name the group column; rows are "
+            "read by groups."
+        )
+    if settings.formula is not None:
+        raise DataError("a formula needs its table in memory: name columns instead (columns=).")
+    if settings.missing != "error":
+        raise DataError(
+            f"missing={settings.missing!r} needs a table in memory: drop the rows from the files."
+        )
+    if extra is not None:
+        raise DataError("counts and validation need a table in memory, not a GroupedDataset.")
+    if settings.method != "auto":
+        raise DataError(
+            f"method={settings.method!r} needs all rows at every step: a GroupedDataset is fitted "
+            "with method='auto'."
+        )
+
+
 def check_known_coef(known_coef: tuple[float, ...], method: Method, deep: bool) -> None:
     """Offsets and columns with effects only need a linear model and a method of ours."""
     if not known_coef:
@@ -258,18 +286,17 @@ def choose_priors(priors: Any, covariance: str) -> Priors:
     return dataclasses.replace(priors, effects=effects)
 
 
-def choose_response(
-    response: Any, default: str, *, classes: bool, owner: str, other: str
-) -> Response:
+def choose_response(response: Any, usual: str, *, classes: bool) -> Response:
     """The response by name, or an object, if it is of the right kind."""
     if isinstance(response, Response) and response.classes == classes:
         return response
     fitting = [known for known, kind in RESPONSES.items() if kind.classes == classes]
-    chosen = default if isinstance(response, str) and response == "auto" else response
+    chosen = usual if isinstance(response, str) and response == "auto" else response
     if not isinstance(chosen, str) or chosen not in fitting:
+        owner, other = sorted(("MixedRegressor", "MixedClassifier"), reverse=not classes)
         raise DataError(
             f"response={response!r}: {owner} knows {', '.join(map(repr, fitting))}, and objects "
-            f"such as nghvi.responses.{RESPONSES[default].__name__}(); see {other} for the others."
+            f"such as nghvi.responses.{RESPONSES[usual].__name__}(); see {other} for the others."
         )
     return RESPONSES[chosen]()
 
@@ -303,18 +330,3 @@ def choose_centred(
         return np.full(num_columns, True)
     correlated = isinstance(priors.effects, HuangWand | WishartPrecision)
     return centred_columns(num_columns, random, fit_intercept=fit_intercept, correlated=correlated)
-
-
-def choose_scaling(
-    x: np.ndarray,
-    y: np.ndarray | None,
-    weight: np.ndarray | None,
-    random: tuple[int, ...],
-    priors: Priors,
-    *,
-    fit_intercept: bool,
-    deep: bool,
-) -> Scaling:
-    """Centres and scales; ``y=None`` leaves the response as it is."""
-    centred = choose_centred(x.shape[1], random, priors, fit_intercept=fit_intercept, deep=deep)
-    return Scaling.measure(x, centred, y, fit_intercept or deep, weight)

@@ -1,16 +1,12 @@
 """Classification with random coefficients."""
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
 
-from nghvi.data.dataset import GroupedDataset
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
-from nghvi.estimators.choices import choose_response
-from nghvi.estimators.fit_checkpoints import EVERY, Kept
-from nghvi.estimators.from_disk import fit_dataset
 from nghvi.estimators.predictions import DRAWS
 
 
@@ -21,45 +17,8 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
     second one counted as 1.
     """
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        counts: Any = None,
-        validation: Any = None,
-        checkpoint: Any = None,
-        every: float = EVERY,
-    ) -> Self:
-        """Fit to a table X (group column included) and labels y of two classes.
-
-        X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y.
-        ``counts``: how often each row was observed, if not once. Binomial data are two rows an
-        observation, with successes and failures as counts. ``validation``: a pair (X, y) of
-        held-out rows for methods that stop by them (``method="nagvac"``).
-
-        ``checkpoint``: a directory to keep the state of the fit in, ``every`` so many seconds. The
-        same call made again, after the process was killed say, goes on from there bit for bit.
-        """
-        kept = Kept.of(checkpoint, every)
-        response = choose_response(
-            self.response, "probit", classes=True, owner="MixedClassifier", other="MixedRegressor"
-        )
-        if isinstance(X, GroupedDataset):
-            extra = counts if validation is None else validation
-            return fit_dataset(self, X, y, response, kept, extra)
-        X, y, counts, _ = self._complete(X, y, counts)
-        self._learn(X)
-        table, y = self._read(X, y)
-        self.classes_ = _classes(y)
-        if len(self.classes_) != 2:
-            continuous = y.dtype.kind == "f" and (y != np.round(y)).any()
-            raise DataError(
-                "Only binary classification is supported. "
-                f"y {'is continuous and ' if continuous else ''}has {len(self.classes_)} classes "
-                f"({', '.join(map(str, self.classes_[:5]))}): a binary response needs exactly two; "
-                "for numbers use MixedRegressor."
-            )
-        return self._fit(X, self._response_values(y), table, response, counts, validation, kept)
+    usual_response = "probit"
+    of_classes = True
 
     def predict_proba(
         self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
@@ -80,6 +39,17 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags
+
+    def _learn_classes(self, y: np.ndarray) -> None:
+        self.classes_ = _classes(y)
+        if len(self.classes_) != 2:
+            continuous = y.dtype.kind == "f" and (y != np.round(y)).any()
+            raise DataError(
+                "Only binary classification is supported. "
+                f"y {'is continuous and ' if continuous else ''}has {len(self.classes_)} classes "
+                f"({', '.join(map(str, self.classes_[:5]))}): a binary response needs exactly two; "
+                "for numbers use MixedRegressor."
+            )
 
     def _response_values(self, y: np.ndarray) -> np.ndarray:
         unknown = ~np.isin(y, self.classes_)

@@ -8,20 +8,13 @@ import pandas as pd
 
 from nghvi._core.errors import warn
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, Table
+from nghvi.data.frame import DataError
 from nghvi.data.labels import encode_groups
 
 INTERCEPT = "intercept"
 FAR = 20
 """Standard deviations from zero beyond which a column should be centred."""
 FEWEST_ON_A_LINE = 5
-
-
-def add_intercept(table: Table, fit_intercept: bool) -> np.ndarray:
-    """Columns of the fixed part."""
-    if not fit_intercept:
-        return table.values
-    return np.concatenate([np.ones((len(table.values), 1)), table.values], axis=1)
 
 
 def feature_names(names: tuple[str, ...], fit_intercept: bool) -> tuple[str, ...]:
@@ -132,14 +125,20 @@ def warn_about_origin(x: np.ndarray, names: tuple[str, ...], random: tuple[int, 
 
 
 def warn_about_meaning(
-    table: Table, y: np.ndarray, *, group: Any, num_inputs: int, discrete: bool
+    x: np.ndarray,
+    names: tuple[str, ...],
+    y: np.ndarray,
+    labels: np.ndarray | None,
+    *,
+    group: Any,
+    discrete: bool,
 ) -> None:
     """Point at data that can be fitted but were hardly meant so.
 
-    ``num_inputs``: columns with a coefficient that is estimated; ``discrete``: whether the
-    response is of whole numbers or classes.
+    ``x``: columns with a coefficient that is estimated; ``labels``: of each row's group;
+    ``discrete``: whether the response is of whole numbers or classes.
     """
-    for name in _copies(table.values[:, :num_inputs], table.names, y):
+    for name in _copies(x, names, y):
         warn(
             f"column {name!r} is the response itself, up to a factor and a shift: if the target "
             "was left among the inputs, take it out."
@@ -149,8 +148,8 @@ def warn_about_meaning(
             "y holds 0 and 1 only and is taken for a measurement with Gaussian noise: for two "
             "classes use MixedClassifier, or response='logit' (or 'probit') with a formula."
         )
-    if table.group is not None and table.group.dtype.kind == "f":
-        levels = len(np.unique(table.group))
+    if labels is not None and labels.dtype.kind == "f":
+        levels = len(np.unique(labels))
         if levels > len(y) / 2:
             warn(
                 f"group column {group!r} looks like a measurement: {levels} different numbers in "

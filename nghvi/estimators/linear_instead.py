@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from nghvi.estimators.tables import verdict_sentence
 from nghvi.networks import Skip
 from nghvi.posterior.mixed import MixedPosterior, params_at
 
@@ -29,19 +30,28 @@ def size_if_nothing(posterior: MixedPosterior) -> float | None:
     return size if size < LEAST_SIZE else None
 
 
-def linear_instead(estimator: Any, X: Any, y: Any, counts: Any) -> Any | None:
-    """The better of the linear models that the network contains, fitted; None if there is none.
+def adopt_linear(estimator: Any, size: float, X: Any, y: Any, counts: Any) -> None:
+    """Make the better of the linear models that the network contains the estimator's result.
 
-    Intercepts by group, or slopes as well, as the log evidence says.
+    Intercepts by group, or slopes as well, as the log evidence says. Where none is fitted well, the
+    network stays.
     """
     found = []
     with warnings.catch_warnings():  # the network's fit has said what there is to say
         warnings.simplefilter("ignore")
         for settings in _candidates(estimator):
             linear = clone(estimator).set_params(hidden=(), trunk=None, verbose=False, **settings)
-            found.append(linear.fit(X, None if estimator.formula else y, counts))
+            found.append(linear.fit(X, y, counts))
     usable = [linear for linear in found if linear.converged_]
-    return max(usable, key=_evidence, default=None)
+    if not usable:
+        return
+    best = max(usable, key=_evidence)
+    ours = estimator.get_params(deep=False)
+    for name, value in vars(best).items():
+        if name not in ours:
+            setattr(estimator, name, value)
+    tell_of_nothing(estimator, size, effects=len(best.posterior_.names.effects))
+    estimator.verdict_ = verdict_sentence(estimator.posterior_)
 
 
 def _candidates(estimator: Any) -> Iterator[dict[str, Any]]:
@@ -67,15 +77,6 @@ def _candidates(estimator: Any) -> Iterator[dict[str, Any]]:
 
 def _evidence(linear: Any) -> float:
     return float(np.nan_to_num(linear.log_evidence_, nan=-np.inf))
-
-
-def adopt(estimator: Any, linear: Any, size: float) -> None:
-    """Everything that the linear fit has found, as the result of the network's estimator."""
-    settings = estimator.get_params(deep=False)
-    for name, value in vars(linear).items():
-        if name not in settings:
-            setattr(estimator, name, value)
-    tell_of_nothing(estimator, size, effects=len(linear.posterior_.names.effects))
 
 
 def tell_of_nothing(estimator: Any, size: float, **facts: float) -> None:

@@ -21,9 +21,9 @@ from nghvi.data.frame import (
     read_table,
 )
 from nghvi.data.labels import encode_groups, joined, warn_of_strangers
+from nghvi.data.scaling import add_intercept
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts, check_seed
-from nghvi.estimators.columns import add_intercept
 from nghvi.estimators.spec import Spec
 from nghvi.formula import Design, learn, parse, response_given, variables
 from nghvi.models.mixed import prepare
@@ -149,7 +149,7 @@ class Predictions(BaseEstimator, abc.ABC):
                 f"X has {table.values.shape[1] + (self._spec.group is not None)} features, but "
                 f"{type(self).__name__} is expecting {self.n_features_in_} features as input."
             )
-        x = add_intercept(table, self._spec.intercept)
+        x = add_intercept(table.values, self._spec.intercept)
         return table, self.posterior_.scaling.apply(x)
 
     def _complete(self, X: Any, y: Any, counts: Any = None) -> Complete:
@@ -188,6 +188,9 @@ class Predictions(BaseEstimator, abc.ABC):
     def _response_name(self) -> str:
         """What messages call the response."""
         return "y" if self.formula_ is None else parse(self.formula_.formula).response
+
+    def _learn_classes(self, y: np.ndarray) -> None:
+        """What the classes are, where the response names them."""
 
     @abc.abstractmethod
     def _response_values(self, y: np.ndarray) -> np.ndarray:

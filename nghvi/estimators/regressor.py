@@ -1,18 +1,15 @@
 """Regression with random coefficients."""
 
 import numbers
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
 
 from nghvi._core.errors import warn
-from nghvi.data.dataset import GroupedDataset
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
-from nghvi.estimators.choices import check_level, choose_response
-from nghvi.estimators.fit_checkpoints import EVERY, Kept
-from nghvi.estimators.from_disk import fit_dataset
+from nghvi.estimators.choices import check_level
 from nghvi.estimators.predictions import DRAWS
 from nghvi.posterior import predictive
 
@@ -102,40 +99,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         The posterior object.
     """
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        counts: Any = None,
-        validation: Any = None,
-        checkpoint: Any = None,
-        every: float = EVERY,
-    ) -> Self:
-        """Fit to a table X (group column included) and a response y.
-
-        X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y. With
-        a formula y is its left side and may be left out; values that differ from it are refused.
-        ``counts``: how often each row was observed, if not once. ``validation``: a pair (X, y) of
-        held-out rows for methods that stop by them (``method="nagvac"``).
-
-        ``checkpoint``: a directory to keep the state of the fit in, ``every`` so many seconds. The
-        same call made again, after the process was killed say, goes on from there bit for bit.
-        """
-        kept = Kept.of(checkpoint, every)
-        response = choose_response(
-            self.response,
-            "gaussian",
-            classes=False,
-            owner="MixedRegressor",
-            other="MixedClassifier",
-        )
-        if isinstance(X, GroupedDataset):
-            extra = counts if validation is None else validation
-            return fit_dataset(self, X, y, response, kept, extra)
-        X, y, counts, _ = self._complete(X, y, counts)
-        self._learn(X)
-        table, y = self._read(X, y)
-        return self._fit(X, self._response_values(y), table, response, counts, validation, kept)
+    usual_response = "gaussian"
+    of_classes = False
 
     def predict(
         self,

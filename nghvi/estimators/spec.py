@@ -13,6 +13,7 @@ import numpy as np
 
 from nghvi._core.response import Response
 from nghvi.data.frame import Column, DataError
+from nghvi.data.scaling import nonzero
 from nghvi.estimators.choices import (
     beside_inputs,
     check_counts,
@@ -30,7 +31,6 @@ from nghvi.formula.syntax import EVERY_COLUMN
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Skip, Trunk
 from nghvi.posterior.mixed import Named
-from nghvi.posterior.scaling import nonzero
 from nghvi.priors import HalfT, HuangWand, Priors
 
 MOST_SLOPES = 20

@@ -16,11 +16,11 @@ from jaxtyping import Array
 from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
 from nghvi._typing import Data
+from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StreamedRows
 from nghvi.infer import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.networks import Identity
-from nghvi.posterior.scaling import Scaling
 
 
 class Named(NamedTuple):

@@ -23,6 +23,7 @@ from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.cells import CellRows
 from nghvi.data.fingerprint import Fingerprint
+from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StreamedRows
 from nghvi.families import FAMILIES, Point
 from nghvi.formula.design import Design
@@ -32,7 +33,6 @@ from nghvi.methods import NaturalGradient, OrdinaryGradient
 from nghvi.models.mixed import LinearStart, MixedModel
 from nghvi.networks import Identity, Perceptron, Skip
 from nghvi.posterior.mixed import MixedPosterior, Named
-from nghvi.posterior.scaling import Scaling
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Ended, Position, Run
@@ -63,10 +63,20 @@ def _verdict_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
     return made._asdict()
 
 
+def _rows_on_disk_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
+    """Centres and scales of rows on disk were fields of their own once."""
+    if not fields.keys() >= set(Scaling._fields):
+        return fields
+    scaling = Scaling(*(fields[name] for name in Scaling._fields))
+    others = {name: value for name, value in fields.items() if name not in Scaling._fields}
+    return others | {"scaling": scaling}
+
+
 UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     # The model of an interrupted fit is saved as refined as it was.
     Position: lambda fields: {"refinements": 0} | fields,
     Verdict: _verdict_of_earlier_versions,
+    StreamedRows: _rows_on_disk_of_earlier_versions,
     # Theta had one kind of coordinates once.
     MixedModel: lambda fields: {"effects_unit": None, "start": None} | fields,
 }

@@ -23,25 +23,6 @@ class Scaling(NamedTuple):
         return Scaling(np.zeros(num_columns), np.ones(num_columns), 0.0, 1.0)
 
     @staticmethod
-    def measure(
-        x: np.ndarray,
-        centred: np.ndarray,
-        y: np.ndarray | None,
-        centre_y: bool,
-        weight: np.ndarray | None = None,
-    ) -> "Scaling":
-        """Root mean squares about the centre (0 where a column is not to be centred).
-
-        ``y=None`` leaves the response as it is; ``weight``: how often each row was observed.
-        """
-        centre = np.where(centred, np.average(x, axis=0, weights=weight), 0.0)
-        scale = _root_mean_square(x - centre, weight)
-        if y is None:
-            return Scaling(centre, scale, 0.0, 1.0)
-        y_centre = float(np.average(y, weights=weight)) if centre_y else 0.0
-        return Scaling(centre, scale, y_centre, float(_root_mean_square(y - y_centre, weight)))
-
-    @staticmethod
     def from_moments(
         mean: np.ndarray,
         variance: np.ndarray,
@@ -49,7 +30,10 @@ class Scaling(NamedTuple):
         y: tuple[float, float] | None,
         centre_y: bool,
     ) -> "Scaling":
-        """The same as :meth:`measure` from means and variances; ``y``: those of the response."""
+        """Root mean squares about the centre (0 where a column is not to be centred).
+
+        ``y``: mean and variance of the response; None leaves it as it is.
+        """
         centre = np.where(centred, mean, 0.0)
         scale = nonzero(np.sqrt(variance + (mean - centre) ** 2))
         if y is None:
@@ -91,15 +75,15 @@ class Scaling(NamedTuple):
         return matrix
 
 
+def add_intercept(x: np.ndarray, intercept: bool) -> np.ndarray:
+    """Columns of the fixed part: those of x, after a column of ones for an intercept."""
+    return np.concatenate([np.ones((len(x), 1)), x], axis=1) if intercept else x
+
+
 def moments(values: np.ndarray, weight: np.ndarray | None) -> tuple[Any, Any]:
     """Mean and variance over rows; ``weight``: how often each row was observed."""
     mean = np.average(values, axis=0, weights=weight)
     return mean, np.average((values - mean) ** 2, axis=0, weights=weight)
-
-
-def _root_mean_square(values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Over rows; 1 where all values vanish."""
-    return nonzero(np.sqrt(np.average(values**2, axis=0, weights=weight)))
 
 
 def nonzero(size: np.ndarray) -> np.ndarray:

@@ -1,0 +1,231 @@
+"""Where the rows of a fit come from: a table in memory, or files on disk.
+
+Both tell the same: names of the inputs, labels of the groups, means and variances over all rows,
+and some rows to look at. Both are read once it is known how their columns are scaled. What comes
+after a source does not ask which of the two it is.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from nghvi._core.response import Response, ResponseError
+from nghvi.data.dataset import GroupedDataset
+from nghvi.data.fingerprint import Fingerprint
+from nghvi.data.frame import Column, DataError, Table, check_sizes, read_counts
+from nghvi.data.grouped import Rows
+from nghvi.data.parquet import Selection
+from nghvi.data.scaling import Scaling, add_intercept, moments
+from nghvi.data.streamed import StreamedRows
+from nghvi.data.working_copy import WorkingCopy
+
+
+class Sample(NamedTuple):
+    """Rows of whole groups on the scale of the data, without a column of ones."""
+
+    x: np.ndarray
+    y: np.ndarray
+    codes: np.ndarray
+    """Group of each row, as its place among the labels."""
+    weight: np.ndarray | None
+    """How often each row was observed, if not once."""
+
+
+class Source(Protocol):
+    """The rows of a fit."""
+
+    complete: bool
+    """Whether the sample holds all rows."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the input columns."""
+
+    @property
+    def groups(self) -> np.ndarray:
+        """Labels of the groups; empty where there are none."""
+
+    @property
+    def columns(self) -> tuple[Any, ...] | None:
+        """Names of the columns that came with the data, the group's included; None: they had none.
+
+        Those that a fitted estimator expects in new data.
+        """
+
+    @property
+    def sample(self) -> Sample:
+        """Rows that were observed, at random where they are too many."""
+
+    @property
+    def num_rows(self) -> float:
+        """How many observations there are."""
+
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the inputs and, last, the response over all rows."""
+
+    def check(self, response: Response) -> None:
+        """Complain of observations that the response cannot take."""
+
+    def read(self, scaling: Scaling, intercept: bool) -> tuple[Rows | StreamedRows, Fingerprint]:
+        """The rows as a model reads them, and what they are recognised by.
+
+        A column of ones comes first if there is an intercept.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class InMemory:
+    """A table."""
+
+    table: Table
+    y: np.ndarray
+    weight: np.ndarray | None
+    codes: np.ndarray
+    groups: np.ndarray
+    columns: tuple[Any, ...] | None
+    response_name: str
+    complete = True
+
+    @staticmethod
+    def of(
+        table: Table,
+        y: np.ndarray,
+        counts: Any,
+        *,
+        group: Column | None,
+        columns: tuple[Any, ...] | None,
+        response_name: str,
+    ) -> "InMemory":
+        """From checked columns.
+
+        ``counts``: how often each row was observed, or None; ``group``, ``response_name``: what
+        messages call these columns.
+        """
+        check_sizes(np.abs(table.values).max(axis=0, initial=0.0), table.names)
+        check_sizes(np.abs(y).max(keepdims=True), ["y"])
+        weight = None if counts is None else read_counts(counts, len(y))
+        codes, groups = _encoded(table, group)
+        return InMemory(table, y, weight, codes, groups, columns, response_name)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.table.names
+
+    @property
+    def num_rows(self) -> float:
+        return len(self.y) if self.weight is None else float(self.weight.sum())
+
+    @functools.cached_property
+    def sample(self) -> Sample:
+        everything = Sample(self.table.values, self.y, self.codes, self.weight)
+        if self.weight is None or self.weight.all():
+            return everything
+        observed = self.weight > 0
+        return Sample(*(values[observed] for values in everything if values is not None))
+
+    @functools.cached_property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        return moments(np.column_stack([self.table.values, self.y]), self.weight)
+
+    def check(self, response: Response) -> None:
+        response.check(self.sample.y, self.response_name)
+
+    def read(self, scaling: Scaling, intercept: bool) -> tuple[Rows, Fingerprint]:
+        x = scaling.apply(add_intercept(self.table.values, intercept))
+        y, num_groups = scaling.apply_response(self.y), max(len(self.groups), 1)
+        rows = Rows.from_arrays(x, y, self.codes, num_groups, self.weight)
+        return rows, Fingerprint.of(x, y, self.codes, self.weight)
+
+
+def _encoded(table: Table, group: Column | None) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and labels of the groups; a table without them is one group that has no label."""
+    if table.group is None:
+        return np.zeros(len(table.values), int), np.array([])
+    levels, codes = np.unique(table.group, return_inverse=True)
+    if len(levels) == 1:
+        raise DataError(
+            f"group column {group!r} has only one level ({str(levels[0])!r}): effects cannot vary; "
+            "leave the group out (group=None, or no group term in a formula)."
+        )
+    return codes, levels
+
+
+@dataclasses.dataclass(frozen=True)
+class OnDisk:
+    """A working copy of the rows of a dataset, read piece by piece."""
+
+    copy: WorkingCopy
+    chosen: Selection
+    complete = False
+
+    @staticmethod
+    def of(
+        dataset: GroupedDataset,
+        group: str,
+        response: str,
+        *,
+        classes: bool,
+        batch_groups: int | None,
+        seed: int,
+    ) -> "OnDisk":
+        """The columns of a dataset, copied if they are not yet.
+
+        ``batch_groups``: about so many groups per piece; ``seed`` deals them.
+        """
+        chosen = dataset.select(group, response, classes=classes)
+        return OnDisk(dataset.copied(chosen, batch_groups, seed), chosen)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.chosen.inputs
+
+    @property
+    def groups(self) -> np.ndarray:
+        return self.copy.learnt.levels
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        return (self.chosen.group, *self.chosen.inputs)
+
+    @property
+    def num_rows(self) -> float:
+        return float(self.copy.learnt.num_rows)
+
+    @functools.cached_property
+    def sample(self) -> Sample:
+        records = self.copy.piece(0)
+        there = records[:, -1] > 0
+        codes = np.repeat(self.copy.dealt.members[0], self.copy.slots)[there]
+        return Sample(records[there, :-2], records[there, -2], codes, None)
+
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.copy.learnt.mean, self.copy.learnt.variance
+
+    def check(self, response: Response) -> None:
+        column = str(self.chosen.response)
+        response.check(self.sample.y, column)
+        for number in range(len(self.copy.dealt.members)):
+            records = self.copy.piece(number)
+            y = records[records[:, -1] > 0, -2]
+            outside = y[~response.support.holds(y)]
+            if outside.size:
+                raise ResponseError(
+                    f"{column} holds {outside[0]:g}: the {response.name} response "
+                    f"takes {response.support}; {response.remedy}"
+                )
+
+    def read(self, scaling: Scaling, intercept: bool) -> tuple[StreamedRows, Fingerprint]:
+        rows = StreamedRows(
+            str(self.copy.directory),
+            self.copy.identity,
+            intercept=intercept,
+            scaling=scaling,
+            num_rows=self.num_rows,
+            num_groups=len(self.groups),
+            variance=float(self.copy.learnt.variance[-1]) / scaling.y_scale**2,
+        )
+        return rows, rows.fingerprint()

@@ -1,0 +1,175 @@
+"""From what a model is made of and where its rows are to the model and its data, step by step.
+
+Whatever the source and whether a formula or settings said it, this is the way of a row into a fit.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nghvi._core.response import Response
+from nghvi._typing import Data
+from nghvi.data import Rows
+from nghvi.data.fingerprint import Fingerprint
+from nghvi.data.frame import DataError
+from nghvi.data.scaling import Scaling, add_intercept, moments
+from nghvi.data.source import Sample, Source
+from nghvi.data.streamed import StreamedRows
+from nghvi.estimators.choices import choose_batch_groups, choose_centred
+from nghvi.estimators.columns import (
+    warn_about_design,
+    warn_about_meaning,
+    warn_about_origin,
+)
+from nghvi.estimators.spec import Spec, Structure, follow_data
+from nghvi.methods import published
+from nghvi.models.mixed import MixedModel, prepare
+from nghvi.posterior.mixed import Named
+from nghvi.priors import HuangWand
+
+PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
+
+Moments = tuple[Any, Any]
+"""Mean and variance."""
+
+
+class Assembled(NamedTuple):
+    """A model and its data, and the way back to the scale of the raw data."""
+
+    model: MixedModel
+    data: Data
+    scaling: Scaling
+    names: Named
+    batch_groups: int | None
+    rows: Fingerprint
+
+
+def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> Assembled:
+    """``settings``: an estimator, of whose settings those are read that no spec holds."""
+    structure = Structure.of(settings, spec, source.inputs, response)
+    sample = source.sample
+    structure = structure.without_fixed_columns(spec, sample.x, sample.codes)
+    if source.complete:
+        _warn(settings, spec, structure, sample, source, response)
+    source.check(response)
+    known = sample.x[:, len(source.inputs) - len(spec.known_coef) :] @ np.array(spec.known_coef)
+    response = response.suited(sample.y, known, intercept=spec.intercept or spec.deep)
+    of_x, of_y = _of_columns(source, spec), _of_response(source, response, known)
+    scaling = Scaling.none(len(of_x[0]))
+    if settings.standardize:
+        scaling = _scaling(spec, structure, of_x, of_y)
+    if settings.priors is None:
+        of_predictor = (response.typical_predictor, 1.0)
+        structure = follow_data(
+            structure,
+            spec,
+            scaling.apply(of_x[0]),
+            of_x[1] / scaling.scale**2,
+            of_predictor if of_y is None else _scaled(scaling, of_y),
+            source.num_rows,
+        )
+    rows, fingerprint = source.read(scaling, spec.intercept)
+    counted = sample.weight is not None
+    model, data, batch_groups = _model_and_data(settings, spec, structure, response, rows, counted)
+    names = structure.named(source.groups)
+    return Assembled(model, data, scaling, names, batch_groups, fingerprint)
+
+
+def _of_columns(source: Source, spec: Spec) -> Moments:
+    """Of all columns that the model reads, the ones of an intercept first."""
+    mean, variance = source.moments
+    ones = int(spec.intercept)
+    return (
+        np.concatenate([np.ones(ones), mean[:-1]]),
+        np.concatenate([np.zeros(ones), variance[:-1]]),
+    )
+
+
+def _of_response(source: Source, response: Response, known: np.ndarray) -> Moments | None:
+    """Of what is measured, the known part taken off; None if it is not to be standardised."""
+    sample = source.sample
+    typical = response.typical(sample.y - known)
+    if typical is None:
+        return None
+    if source.complete or not np.array_equal(typical, sample.y):
+        return moments(typical, sample.weight)
+    mean, variance = source.moments
+    return mean[-1], variance[-1]
+
+
+def _scaling(spec: Spec, structure: Structure, of_x: Moments, of_y: Moments | None) -> Scaling:
+    """Centres and scales; a column with a known coefficient is measured as the response is."""
+    number = len(of_x[0])
+    centred = choose_centred(
+        number, structure.random, structure.priors, fit_intercept=spec.intercept, deep=spec.deep
+    )
+    scaling = Scaling.from_moments(*of_x, centred, of_y, spec.intercept or spec.deep)
+    num_fixed = number - len(spec.known_coef)
+    return scaling.in_units_of_response(num_fixed + np.flatnonzero(spec.known_coef))
+
+
+def _scaled(scaling: Scaling, of_y: Moments) -> tuple[float, float]:
+    mean, variance = of_y
+    return float(scaling.apply_response(mean)), float(variance / scaling.y_scale**2)
+
+
+def _model_and_data(
+    settings: Any,
+    spec: Spec,
+    structure: Structure,
+    response: Response,
+    rows: Rows | StreamedRows,
+    counted: bool,
+) -> tuple[MixedModel, Data, int | None]:
+    """The model, the form of the data that serves it, and groups at a step (None: all)."""
+    ours, by_rule = settings.method == "auto", published(settings.method) is not None
+    if counted and not ours:
+        raise DataError("counts need method='auto': the other methods work row by row.")
+    sums_suffice = response.conjugate and not spec.deep
+    batch_groups = None
+    if isinstance(rows, Rows):
+        number = settings.batch_groups
+        batch_groups = choose_batch_groups(number, rows, settings.method, sums_suffice)
+    in_pieces = batch_groups is not None or not isinstance(rows, Rows)
+    # Gibbs draws every observation's own number; its many cheap steps suit a network's.
+    sweeps = PUBLISHED_SWEEPS if by_rule else DEEP_SWEEPS
+    own_network = spec.deep and ours and not in_pieces
+    gibbs = not response.conjugate and not counted and (by_rule or own_network)
+    model = structure.model(response, sweeps if gibbs else None)
+    row_by_row = batch_groups is not None or not ours or settings.latents == "sample"
+    data: Data = rows
+    if isinstance(rows, StreamedRows):
+        data = rows.sums(model.random) if sums_suffice else rows
+    elif not row_by_row:
+        data = prepare(model, rows)
+    if ours and batch_groups is None:
+        model = model.suited(data)
+    return model, data, batch_groups
+
+
+def _warn(
+    settings: Any,
+    spec: Spec,
+    structure: Structure,
+    sample: Sample,
+    source: Source,
+    response: Response,
+) -> None:
+    """Point at what can be fitted but was hardly meant, or is not determined by the data."""
+    num_inputs = len(source.inputs) - len(spec.known_coef)
+    warn_about_meaning(
+        sample.x[:, :num_inputs],
+        source.inputs,
+        sample.y,
+        source.groups[sample.codes] if len(source.groups) else None,
+        group=spec.group,
+        discrete=response.support.discrete,
+    )
+    if spec.deep:
+        return
+    x = add_intercept(sample.x, spec.intercept)
+    num_fixed = num_inputs + spec.intercept
+    features, random = structure.features, structure.random
+    warn_about_design(x[:, :num_fixed], features[:num_fixed], sample.codes, random)
+    if not settings.standardize and isinstance(structure.priors.effects, HuangWand):
+        warn_about_origin(x, features, random)
