@@ -1,5 +1,8 @@
 """Honest numbers: evidence, ELBO, verdicts, importance weights, published rules."""
 
+import signal
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +20,7 @@ from nghvi.models.published_start import published_start
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import pareto_shape
+from nghvi.recipes.plan import HUGE
 from nghvi.recipes.verdict import Status
 from nghvi.responses import Gaussian, Probit
 from tests.conftest import panel_frame
@@ -205,6 +209,52 @@ def test_a_smooth_fit_ends_at_the_same_place_from_another_start():
     usual, far = infer(MODEL, data).q, infer(MODEL, data, start=jnp.full(5, 0.3)).q
     sd = usual.standard_deviation()
     np.testing.assert_array_less(np.abs(far.mean - usual.mean) / sd, 0.05)
+
+
+class RoughlyIntegrated(NormalMean):
+    """As if its integrals took seconds: off by less with every refinement."""
+
+    level: int = eqx.field(static=True, default=3)
+
+    def log_marginal(self, params, data):
+        return super().log_marginal(params, data + 0.5 * 4.0**-self.level)
+
+    @property
+    def integration_is_cheap(self):
+        return False
+
+    def evaluation_size(self, data):
+        return 2 * HUGE
+
+    def approximate(self):
+        return RoughlyIntegrated(0)
+
+    def refined(self):
+        return RoughlyIntegrated(self.level + 1)
+
+
+@pytest.mark.parametrize("from_result", [True, False])
+def test_a_run_that_was_refined_resumes_with_the_same_integrals(from_result):
+    """From what ``infer`` returned, or from what ``keep`` received, with the model as given."""
+    model, kept, begun = RoughlyIntegrated(), [], []
+
+    def interrupt(stage, step, total, trace):
+        begun.append(step == 1 and stage == "exact integrals")
+        if sum(begun) == 2:  # in the second fit, whose model has been refined
+            signal.raise_signal(signal.SIGINT)
+
+    whole = infer(model, DATA)
+    part = infer(model, DATA, progress=interrupt, keep=lambda position, ends: kept.append(position))
+    assert part.verdict.status is Status.INTERRUPTED
+    assert kept[-1].refinements == 1
+    rest = (
+        infer(part.model, DATA, resume=part.run.position)
+        if from_result
+        else infer(model, DATA, resume=kept[-1])
+    )
+    assert np.array_equal(rest.q.mean, whole.q.mean)
+    assert np.array_equal(rest.q.packed_factor, whole.q.packed_factor)
+    assert rest.elbo == whole.elbo
 
 
 def test_a_model_says_itself_that_it_has_many_modes():
