@@ -156,15 +156,23 @@ def _group_labels(labels: pd.Series, fitted: pd.Index) -> list[str]:
     return list(own) if set(own) <= set(fitted) else [str(k) for k in range(len(labels))]
 
 
-def main() -> int:
-    """Run all cases; exit code 1 if one is out of bounds."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--reference", type=pathlib.Path, default="../shared/data/gibbs_reference")
+def arguments(about_it: str, folder: str) -> argparse.Namespace | None:
+    """What the command line chooses; None where there are no reference posteriors."""
+    parser = argparse.ArgumentParser(description=about_it.splitlines()[0])
+    parser.add_argument("--reference", type=pathlib.Path, default=f"../shared/data/{folder}")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
     chosen = parser.parse_args()
-    if not chosen.reference.is_dir():
-        print(f"no reference posteriors in {chosen.reference}: give --reference DIR")
+    if chosen.reference.is_dir():
+        return chosen
+    print(f"no reference posteriors in {chosen.reference}: give --reference DIR")
+    return None
+
+
+def main() -> int:
+    """Run all cases; exit code 1 if one is out of bounds."""
+    chosen = arguments(__doc__, "gibbs_reference")
+    if chosen is None:
         return 0
     rows = []
     print(f"{'case':34s} seed  mean/sd   sd ratio      effects  conv   k-hat  seconds")

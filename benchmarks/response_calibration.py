@@ -7,7 +7,6 @@ sd, the smallest and largest ratio of sds over coefficients and over the other p
 share of levels whose effect's mean is within 0.1 sd.
 """
 
-import argparse
 import json
 import pathlib
 import time
@@ -17,18 +16,33 @@ import numpy as np
 import pandas as pd
 
 import nghvi
+from benchmarks.calibration import arguments
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.responses import RESPONSES
 
 MEAN, COEF_SDS, OTHER_SDS, EFFECTS = 0.1, (0.95, 1.05), (0.93, 1.07), 0.99
 
 
+def response_of(facts: dict) -> str:
+    """The library's name of a reference's response."""
+    if facts["response"] == "binomial" and "trials_column" not in facts:
+        return facts["link"]
+    return {"zip": "zero-inflated-poisson"}.get(facts["response"], facts["response"])
+
+
+def formula_of(facts: dict) -> str:
+    """The library's formula of a case; a column of the references says which rows are censored."""
+    left, _, right = facts["formula"].partition("~")
+    return (
+        f"censored({left.strip()}, 0) ~{right}" if "censored_column" in facts else facts["formula"]
+    )
+
+
 def cases(folder: pathlib.Path) -> Iterator[dict]:
     """Those with one factor and a response of the library, smallest first."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     for facts in sorted(found, key=lambda facts: facts["n"]):
-        whole = facts["formula"].split("~")[0].strip() == facts["y"]  # not cbind(...)
-        if facts["response"] in RESPONSES and len(facts["random"]) == 1 and whole:
+        if response_of(facts) in RESPONSES and len(facts["random"]) == 1:
             yield facts
 
 
@@ -40,6 +54,10 @@ def reference_name(facts: dict, name: str) -> str:
     many = len(term["coefficients"]) > 1
     if kind == "effects_sd":
         return f"sd({term['factor']}:{inside})" if many else f"sd({term['factor']})"
+    if kind == "cut":
+        return f"cutpoint_{int(inside.partition('|')[0]) + 1}"  # codes from 0
+    if kind == "noise_sd":
+        return "sigma"
     if kind == "effects_corr":
         return f"cor({term['factor']}:{inside})"
     return "Intercept" if name == "intercept" else name
@@ -55,9 +73,9 @@ def check(folder: pathlib.Path, facts: dict, seed: int) -> dict:
     )
     begun = time.perf_counter()
     fitted = nghvi.mixed(
-        facts["formula"],
+        formula_of(facts),
         rows,
-        response=facts["response"],
+        response=response_of(facts),
         priors=priors,
         standardize=False,
         random_state=seed,
@@ -98,13 +116,8 @@ def _effects_share(fitted: nghvi.MixedRegressor, effects: pd.DataFrame) -> float
 
 def main() -> int:
     """Run all cases; exit code 1 if one is out of bounds."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--reference", type=pathlib.Path, default="../shared/data/mcmc_reference")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="", help="run the cases whose name contains this")
-    chosen = parser.parse_args()
-    if not chosen.reference.is_dir():
-        print(f"no reference posteriors in {chosen.reference}: give --reference DIR")
+    chosen = arguments(__doc__, "mcmc_reference")
+    if chosen is None:
         return 0
     failed = 0
     print(f"{'case':28s} seed  mean/sd  coef sds      other sds     effects  k-hat  seconds")

@@ -141,8 +141,9 @@ def log_ndtr(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
 @log_ndtr.defjvp
 def _log_ndtr_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
-    # The primal and the ratio share one erfcx; higher derivatives go through inverse_mills.
-    return _log_ndtr_and_mills(x)[0], inverse_mills(x) * dx
+    # The compiler lets both share one erfcx. Written so that what is differentiated once more is
+    # never the formula itself, whose absolute value has no slope at 0.
+    return log_ndtr(x), inverse_mills(x) * dx
 
 
 def positive_normal(key: Key, eta: Float[Array, "*n"]) -> Float[Array, "*n"]:
@@ -191,3 +192,79 @@ def t_cdf(x: Float[Array, "*n"], degrees: Float[Array, ""]) -> Float[Array, "*n"
         + s**2 * (slope[cell] + slope[cell + 1] - 2 * inside[cell])
     )
     return 0.5 * (1 + jnp.sign(x) * between / total)
+
+
+SHIFT = 10
+"""Arguments below are raised by so much: from there the series have all digits."""
+_OF_LOG_GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+_OF_DIGAMMA = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760, -1 / 12)
+_OF_TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+
+
+def _raised(x: Array) -> tuple[Array, Array, list[Array]]:
+    """The argument of a series, whether it was raised, and the steps between, without 0."""
+    low = x < SHIFT
+    return jnp.where(low, x + SHIFT, x), low, [jnp.where(low, x + i, 1.0) for i in range(SHIFT)]
+
+
+def _in_squares(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """c_0 + c_1 / x^2 + c_2 / x^4 + ..."""
+    square, total = 1 / (x * x), jnp.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        total = total * square + coefficient
+    return total
+
+
+@jax.custom_jvp
+def log_gamma(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """log Gamma of positive numbers; it and its derivatives take a tenth of the library's time."""
+    z, _, steps = _raised(x)
+    below = steps[0]
+    for step in steps[1:]:
+        below = below * step
+    series = (z - 0.5) * log(z) - z + 0.5 * np.log(2 * np.pi) + _in_squares(z, _OF_LOG_GAMMA) / z
+    return series - log(below)
+
+
+@jax.custom_jvp
+def digamma(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """The derivative of :func:`log_gamma`."""
+    z, low, steps = _raised(x)
+    below = sum((1 / step for step in steps), jnp.zeros_like(z))
+    series = log(z) - 0.5 / z + _in_squares(z, _OF_DIGAMMA) / (z * z)
+    return series - jnp.where(low, below, 0.0)
+
+
+def trigamma(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """The derivative of :func:`digamma`."""
+    z, low, steps = _raised(x)
+    below = sum((1 / (step * step) for step in steps), jnp.zeros_like(z))
+    series = 1 / z + 0.5 / (z * z) + _in_squares(z, _OF_TRIGAMMA) / (z * z * z)
+    return series + jnp.where(low, below, 0.0)
+
+
+@log_gamma.defjvp
+def _log_gamma_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return log_gamma(x), digamma(x) * dx
+
+
+@digamma.defjvp
+def _digamma_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return digamma(x), trigamma(x) * dx
+
+
+SMALLEST_OF_SERIES = 100.0
+"""Sizes from which Stirling's series has all digits."""
+
+
+def log_rising(y: Float[Array, "*n"], size: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """log Gamma(size + y) - log Gamma(size) - y log size, which is small where size is large."""
+    small = jnp.minimum(size, SMALLEST_OF_SERIES)
+    direct = log_gamma(small + y) - log_gamma(small) - y * jnp.log(small)
+    large = jnp.maximum(size, SMALLEST_OF_SERIES)
+    total = large + y
+    series = (total - 0.5) * jnp.log1p(y / large) - y
+    series += (1 / total - 1 / large) / 12 - (total**-3 - large**-3) / 360
+    return jnp.where(size < SMALLEST_OF_SERIES, direct, series)

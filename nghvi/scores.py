@@ -34,6 +34,15 @@ def crps(y: np.ndarray, draws: Float[np.ndarray, "draws n"]) -> float:
     return float(np.mean(np.mean(np.abs(draws - y), axis=0) - np.sum(weight * ordered, axis=0)))
 
 
+def rps(seen: np.ndarray, probability: np.ndarray) -> float:
+    """Ranked probability score of ordered classes, a column each; smaller is better.
+
+    ``seen``: 1 in the column of the class that was observed.
+    """
+    away = np.cumsum(np.asarray(probability) - seen, axis=1)
+    return float(np.mean(np.sum(away**2, axis=1)))
+
+
 def coverage(y: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
     """Share of observations inside their interval."""
     return float(np.mean((lower <= y) & (y <= upper)))

@@ -17,13 +17,19 @@ from nghvi.families import CholeskyGaussian, FactorGaussian
 from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, WishartPrecision
 from nghvi.responses import (
     Beta,
+    BetaBinomial,
+    Binomial,
+    BinomialProbit,
     GammaResponse,
     Gaussian,
     Logit,
     NegativeBinomial,
+    OrderedLogit,
+    OrderedProbit,
     Poisson,
     Probit,
     StudentT,
+    Tobit,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
@@ -109,8 +115,30 @@ RESPONSES: dict[str, ResponseCase] = {
             ZeroInflatedNegativeBinomial(),
         )
     },
+    **{
+        response.name: ResponseCase(
+            response,
+            [-0.6, -0.3],
+            [[0, 3, 1, 2, 2]],
+            [[0, 1, 2], [0, 1, 2, 4], [0, 1, 2, 3, -1], [0.5, 0, 1, 2, 3], [0, 1, 2, 3, np.nan]],
+        )
+        for response in (OrderedLogit(4), OrderedProbit(4))
+    },
     "gamma": ResponseCase(
         GammaResponse(), [1.2], [[1e-9, 2.0, 1e6]], [[0.0, 1.0], [-1.0, 1.0], [1, np.inf]]
+    ),
+    **{
+        response.name: ResponseCase(
+            response,
+            [0.8] * response.num_dispersion,
+            [[0, 7, 3]],
+            [[0, 8], [-1, 2], [0.5, 2], [1, np.nan], [0, 0], [7, 7]],
+        )
+        for response in (Binomial(7.0), BinomialProbit(7.0), BetaBinomial(7.0))
+    },
+    # Without bounds; tests/test_censored.py has those with.
+    "tobit": ResponseCase(
+        Tobit(), [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
     ),
     "beta": ResponseCase(
         Beta(), [0.5], [[1e-9, 0.5, 1 - 1e-9]], [[0.0, 0.5], [0.5, 1.0], [0.5, 40], [0.5, np.nan]]

@@ -23,8 +23,16 @@ FITTED = [
     not in ("gaussian", "student-t", "probit", "logit", "poisson", "negative-binomial", "gamma")
 ]
 """Those without tests of their own."""
-FORMULA, SLOPE = "y ~ x + (1 | g)", 0.7
+RIGHT, INTERCEPT, SLOPE = "x + (1 | g)", 0.5, 0.7
+LEFT = {(): "y", ("trials",): "y | trials(n)", ("lower", "upper"): "censored(y, low, 2)"}
+"""The left-hand side of a formula by what the response knows about a row."""
 responses = pytest.mark.parametrize("name", FITTED)
+of_numbers = pytest.mark.parametrize(
+    "name", [name for name in FITTED if not RESPONSES[name].response.classes]
+)
+of_classes = pytest.mark.parametrize(
+    "name", [name for name in FITTED if RESPONSES[name].response.classes]
+)
 
 
 def draw(name, groups, seed):
@@ -32,16 +40,31 @@ def draw(name, groups, seed):
     case, rng = RESPONSES[name], np.random.default_rng(seed)
     g = np.repeat(np.arange(groups), 10)
     x = rng.normal(size=g.size)
-    eta = 0.5 + SLOPE * x + 0.5 * rng.normal(size=groups)[g]
+    eta = INTERCEPT + SLOPE * x + 0.5 * rng.normal(size=groups)[g]
+    n, low = rng.integers(1, 12, g.size), np.where(rng.random(g.size) < 0.5, -0.5, 0.0)
+    response = bound(case.response, {"n": n, "low": low})
     dispersion = jnp.asarray(case.dispersion, float)
-    y = np.asarray(case.response.sample(jax.random.key(seed), jnp.asarray(eta), dispersion))
-    return pd.DataFrame({"y": y, "x": x, "g": g.astype(str)})
+    y = np.asarray(response.sample(jax.random.key(seed), jnp.asarray(eta), dispersion))
+    if case.response.classes:
+        y = y.astype(int) + 1
+    return pd.DataFrame({"y": y, "x": x, "g": g.astype(str), "n": n, "low": low})
+
+
+def bound(response, rows):
+    """The response that knows the facts of these rows."""
+    facts = {"trials": rows["n"], "lower": rows["low"], "upper": np.full(len(rows["low"]), 2.0)}
+    known = [np.asarray(facts[name], float) for name in response.facts]
+    return response.given(np.column_stack(known) if known else None)
+
+
+def formula(name):
+    return f"{LEFT[RESPONSES[name].response.facts]} ~ {RIGHT}"
 
 
 @functools.cache
 def fitted(name):
     rows = draw(name, 24, 1)
-    return rows, nghvi.mixed(FORMULA, rows, response=RESPONSES[name].response.name)
+    return rows, nghvi.mixed(formula(name), rows, response=RESPONSES[name].response.name)
 
 
 @responses
@@ -49,7 +72,7 @@ def test_the_truth_is_in_the_posterior(name):
     case, (_, model) = RESPONSES[name], fitted(name)
     summary = model.summary(level=0.999)
     assert model.converged_
-    own = case.response.reported(jnp.asarray(case.dispersion, float), 1.0)
+    own = case.response.reported(jnp.asarray(case.dispersion, float), 1.0, INTERCEPT)
     for parameter, truth in {"x": SLOPE, "effects_sd[intercept]": 0.5, **own}.items():
         low, high = summary.loc[parameter, ["q0.05", "q99.95"]]
         assert low < truth < high, parameter
@@ -57,13 +80,33 @@ def test_the_truth_is_in_the_posterior(name):
         assert model.ratios().index.name == case.response.ratio
 
 
-@responses
+@of_numbers
 def test_intervals_end_on_the_support_and_cover(name):
     rows, model = fitted(name)
     rows = rows.iloc[::2]
     lower, upper = model.predict_interval(rows, draws=40)
-    assert RESPONSES[name].response.support.holds(np.concatenate([lower, upper])).all()
+    support = bound(RESPONSES[name].response, rows).support
+    assert support.holds(lower).all()
+    assert support.holds(upper).all()
     assert scores.coverage(rows["y"].to_numpy(), lower, upper) > 0.85
+
+
+@of_classes
+def test_probabilities_of_classes_are_those_of_the_rows(name):
+    rows, model = fitted(name)
+    probability = model.predict_proba(rows, draws=100)
+    np.testing.assert_array_equal(model.classes_, np.unique(rows["y"]))
+    np.testing.assert_allclose(probability.sum(axis=1), 1)
+    seen = rows["y"].to_numpy()[:, None] == model.classes_
+    # Sums over rows of Bernoulli variables, within four sds.
+    error = np.abs((seen - probability).sum(axis=0))
+    assert np.all(error < 4 * np.sqrt((probability * (1 - probability)).sum(axis=0)))
+    assert scores.rps(seen, probability) < scores.rps(seen, seen.mean(axis=0))
+    np.testing.assert_allclose(
+        model.log_score(rows, rows["y"], draws=100),
+        np.mean(np.log(probability[seen])),
+        rtol=1e-9,
+    )
 
 
 @responses
@@ -72,6 +115,8 @@ def test_probabilities_are_uniform(name):
     rows, model = fitted(name)
     checked = model.check_rows(rows, rows["y"], draws=200)
     assert kstest(checked["pit"], "uniform").pvalue > 0.001
+    if RESPONSES[name].response.classes:
+        return
     # Rows of a group share its effect: one of them is as good as independent.
     new = draw(name, 40, 2).assign(g=lambda d: "new " + d["g"]).iloc[::10]
     with pytest.warns(nghvi.DataWarning, match="known"):
@@ -96,7 +141,7 @@ def test_new_groups_files_and_reports(name, tmp_path):
 def test_networks_take_it(name):
     rows = draw(name, 6, 4)
     model = nghvi.mixed(
-        FORMULA,
+        formula(name),
         rows,
         response=RESPONSES[name].response.name,
         hidden=(4,),

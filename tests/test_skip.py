@@ -19,7 +19,8 @@ from nghvi._core.step_rules import NaturalSteps
 from nghvi.data import Panel, Rows
 from nghvi.estimators.spec import Spec, Structure, follow_data
 from nghvi.families import FactorGaussian
-from nghvi.models.mixed import LinearStart, MixedModel, prepare
+from nghvi.models.linear_start import LinearStart
+from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Perceptron, Skip
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.recipes.verdict import Cause, Status, Verdict

@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from nghvi._special import erfcx, inverse_mills, log, log_expit, log_ndtr, positive_normal
+from nghvi._special import (
+    digamma,
+    erfcx,
+    inverse_mills,
+    log,
+    log_expit,
+    log_gamma,
+    log_ndtr,
+    log_rising,
+    positive_normal,
+    trigamma,
+)
 
 X = np.unique(np.concatenate([np.linspace(-50, 40, 361), [-1e-9, 1e-9, 0.0]]))
 NODES, WEIGHTS = (v[:, None] for v in np.polynomial.legendre.leggauss(300))
@@ -119,3 +130,30 @@ def test_positive_normal_stays_finite_far_beyond_any_real_predictor():
     draws = np.asarray(jax.jit(positive_normal)(jax.random.key(0), eta))
     assert np.all(np.isfinite(draws))
     assert np.all(draws >= 0)
+
+
+def test_a_function_of_the_logarithm_has_a_second_derivative_at_zero():
+    def half(x):
+        return jnp.exp(log_ndtr(x)) ** 0.5
+
+    found = jax.grad(jax.grad(half))(0.0)
+    np.testing.assert_allclose(found, -0.25 * 0.5**-1.5 / (2 * np.pi), rtol=1e-12)
+
+
+def test_log_gamma_and_its_derivatives_are_scipys():
+    x = jnp.asarray(np.geomspace(1e-12, 1e9, 4001))
+    for ours, known in (
+        (log_gamma, special.gammaln(x)),
+        (digamma, special.digamma(x)),
+        (trigamma, special.polygamma(1, x)),
+    ):
+        np.testing.assert_allclose(ours(x), known, rtol=2e-14, atol=1e-13)
+    np.testing.assert_array_equal(jax.vmap(jax.grad(log_gamma))(x), digamma(x))
+    np.testing.assert_array_equal(jax.vmap(jax.grad(digamma))(x), trigamma(x))
+
+
+@pytest.mark.parametrize("size", [1e-9, 0.3, 99.0, 101.0, 1e6, 1e12])
+def test_rising_factorials_in_units_of_their_size_are_products(size):
+    y = np.array([0.0, 1.0, 7.0, 300.0])
+    known = [np.sum(np.log1p(np.arange(n) / size)) for n in y]
+    np.testing.assert_allclose(log_rising(jnp.asarray(y), size), known, rtol=1e-11, atol=1e-11)

@@ -41,6 +41,14 @@ class Response(eqx.Module):
     """True if the second of :meth:`slopes` is the second derivative everywhere."""
     attenuation: ClassVar[float] = 0.0
     """a, if effects of variance v shrink coefficients by sqrt(1 + a v) on average over groups."""
+    facts: ClassVar[tuple[str, ...]] = ()
+    """What it knows about every row beside y, such as the number of trials."""
+    facts_needed: ClassVar[bool] = False
+    """True if it means nothing without them."""
+    facts_like_response: ClassVar[bool] = False
+    """True if they are numbers on the scale of y, such as bounds."""
+    takes_intercept: ClassVar[bool] = False
+    """True if the first coefficient must be an intercept, which :meth:`reported` reports."""
     remedy: ClassVar[str] = "choose another response, or correct these rows."
     """What to do about observations outside the support."""
 
@@ -48,6 +56,18 @@ class Response(eqx.Module):
     def support(self) -> Support:
         """The values that y can take."""
         return Support()
+
+    def of_classes(self, labels: tuple[str, ...]) -> Self:
+        """The response of classes with these names, in their order."""
+        return self
+
+    def given(self, facts: Any) -> Self:
+        """The response of rows with these facts, an array with a column for each; None: of none.
+
+        Only the members that are asked about rows need them: check, suited, support, densities,
+        moments, draws.
+        """
+        return self
 
     @property
     def dispersion_names(self) -> tuple[str, ...]:
@@ -105,6 +125,12 @@ class Response(eqx.Module):
         for (an sd, a number of degrees). It may lack a constant.
         """
         return jnp.zeros(())
+
+    def intercept_prior(
+        self, dispersion: Float[Array, "*s c"], priors: Any
+    ) -> tuple[Array, float] | None:
+        """Mean and sd of the intercept given the dispersion; None where they are independent."""
+        return None
 
     def sample_prior(
         self, rng: np.random.Generator, number: int, priors: Any
@@ -183,8 +209,13 @@ class Response(eqx.Module):
         """P(Y < y) if eta ~ N(location, variance)."""
         return self.cdf(self.support.before(y), location, variance, dispersion)
 
-    def reported(self, dispersion: Float[Array, "*s c"], scale: float) -> dict[str, Array]:
-        """What people read of the dispersion, by name, if the unit of y is ``scale`` of theirs."""
+    def reported(
+        self, dispersion: Float[Array, "*s c"], scale: float, intercept: Any = 0.0
+    ) -> dict[str, Array]:
+        """What people read of the dispersion, by name, if the unit of y is ``scale`` of theirs.
+
+        ``intercept``: the first coefficient of each, on their scale.
+        """
         return {}
 
     def gibbs(

@@ -14,23 +14,27 @@ MOST_SHOWN = 3
 class Support:
     """The numbers from ``low`` to ``high``: all of them, or the whole ones if ``discrete``.
 
-    Finite ends of a discrete support belong to it, those of an interval do not.
+    Finite ends of a discrete support belong to it, those of an interval only if it is ``closed``.
+    Ends may be arrays with one number per row.
     """
 
-    low: float = -math.inf
-    high: float = math.inf
+    low: Any = -math.inf
+    high: Any = math.inf
     discrete: bool = False
+    closed: bool = False
 
     @property
     def two_valued(self) -> bool:
         """Whether an observation is one of two values."""
-        return self.discrete and self.high - self.low == 1
+        return self.discrete and np.ndim(self.high) == 0 and self.high - self.low == 1
 
     def holds(self, y: np.ndarray) -> np.ndarray:
         """Whether each value belongs to the support; one that is not a number does not."""
         y = np.asarray(y, float)
         if self.discrete:
             return np.isfinite(y) & (y >= self.low) & (y <= self.high) & (y == np.round(y))
+        if self.closed:
+            return np.isfinite(y) & (y >= self.low) & (y <= self.high)
         return np.isfinite(y) & (y > self.low) & (y < self.high)
 
     def before(self, y: Any) -> Any:
@@ -39,6 +43,8 @@ class Support:
 
     def __str__(self) -> str:
         kind = "whole numbers" if self.discrete else "numbers"
+        if np.ndim(self.low) or np.ndim(self.high):
+            return f"{kind} between the ends that its row has"
         if math.isinf(self.low) and math.isinf(self.high):
             return f"finite {kind}"
         if math.isinf(self.high):

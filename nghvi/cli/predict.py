@@ -126,8 +126,19 @@ def _predicted(chosen: argparse.Namespace, estimator: Any, rows: pd.DataFrame) -
 
 
 def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFrame:
-    """Mean and interval of every row's response, or of the second class's probability."""
-    if estimator.posterior_.model.response.support.two_valued:
+    """Mean and interval of every row's response, or of the second class's probability.
+
+    Of more classes, the probability of each.
+    """
+    response = estimator.posterior_.model.response
+    if response.classes and not response.support.two_valued:
+        probability = estimator.predict_proba(rows)
+        columns = {"class": estimator.classes_[probability.argmax(axis=1)]}
+        columns |= {
+            f"p[{label}]": p for label, p in zip(estimator.classes_, probability.T, strict=True)
+        }
+        return pd.DataFrame(_with_known_groups(estimator, rows, columns))
+    if response.support.two_valued:
         request = estimator._request(rows, "known", DRAWS, 0)
         drawn = predictor_draws(estimator.posterior_, request)
         lower, upper = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2], axis=0)
@@ -136,7 +147,11 @@ def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFram
         lower, upper = estimator.predict_interval(rows, level=level)
         columns = {"mean": estimator.predict(rows)}
     columns |= {"lower": lower, "upper": upper}
-    if estimator.group_ is not None:
-        labels = read_labels(rows[estimator.group_].to_numpy(), estimator.group_)
-        columns["group_known"] = encode_groups(labels, estimator.groups_) >= 0
-    return pd.DataFrame(columns)
+    return pd.DataFrame(_with_known_groups(estimator, rows, columns))
+
+
+def _with_known_groups(estimator: Any, rows: pd.DataFrame, columns: dict) -> dict:
+    if estimator.group_ is None:
+        return columns
+    labels = read_labels(rows[estimator.group_].to_numpy(), estimator.group_)
+    return {**columns, "group_known": encode_groups(labels, estimator.groups_) >= 0}

@@ -100,6 +100,17 @@ def read_response(y: Any, num_rows: int) -> np.ndarray:
     return values
 
 
+def stated_order(column: Any) -> np.ndarray | None:
+    """The levels of an ordered category in their order; None of any other column."""
+    kind = getattr(column, "dtype", None)
+    if isinstance(kind, pd.CategoricalDtype):
+        return kind.categories.to_numpy() if kind.ordered else None
+    series = nw.from_native(column, series_only=True, pass_through=True)
+    if isinstance(series, nw.Series) and isinstance(series.dtype, nw.Enum):
+        return np.array(series.dtype.categories, dtype=object)
+    return None
+
+
 class Complete(NamedTuple):
     """Rows without missing cells, and which of all rows they are."""
 

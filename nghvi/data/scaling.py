@@ -50,6 +50,14 @@ class Scaling(NamedTuple):
         centre[columns], scale[columns] = 0.0, self.y_scale
         return self._replace(centre=centre, scale=scale)
 
+    def with_facts(self, number: int, *, as_response: bool) -> "Scaling":
+        """The same with so many more columns, which stay as they are or are scaled like y."""
+        centre, scale = (self.y_centre, self.y_scale) if as_response else (0.0, 1.0)
+        return self._replace(
+            centre=np.append(self.centre, np.full(number, centre)),
+            scale=np.append(self.scale, np.full(number, scale)),
+        )
+
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Scaled columns."""
         return (x - self.centre) / self.scale

@@ -12,7 +12,7 @@ from nghvi._core.hosts import is_first
 from nghvi._core.response import Response
 from nghvi.data import Rows
 from nghvi.data.dataset import GroupedDataset
-from nghvi.data.frame import Column, DataError, column_names, read_columns
+from nghvi.data.frame import Column, DataError, column_names, read_columns, stated_order
 from nghvi.data.scaling import Scaling, add_intercept
 from nghvi.data.source import InMemory, OnDisk, Source
 from nghvi.estimators import tables
@@ -130,6 +130,8 @@ class MixedEstimator(Checks):
         kept = Kept.of(checkpoint, every)
         response = choose_response(self.response, self.usual_response, classes=self.of_classes)
         source = self._source(X, y, counts, validation, response)
+        if response.classes:
+            response = response.of_classes(tuple(map(str, getattr(self, "classes_", ()))))
         self._describe(source)
         check_runs(self.method, devices=self.devices, checkpoint=kept)
         made = assemble(self, self._spec, source, response)
@@ -159,12 +161,13 @@ class MixedEstimator(Checks):
                 batch_groups=number,
                 seed=self._seed(),
             )
-            self._learn_classes(on_disk.copy.learnt.classes)
+            self._learn_classes(on_disk.copy.learnt.classes, None, response)
             return on_disk
         X, y, counts, _ = self._complete(X, y, counts)
         self._learn(X)
+        order = stated_order(self._response_column(X, y)) if response.classes else None
         table, y = self._read(X, y)
-        self._learn_classes(y)
+        self._learn_classes(y, order, response)
         columns = tuple(column_names(X)) if table.named else None
         if self.formula_ is not None:
             columns = self.formula_.variables

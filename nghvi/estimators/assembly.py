@@ -26,6 +26,7 @@ from nghvi.methods import published
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.posterior.mixed import Named
 from nghvi.priors import HuangWand
+from nghvi.responses import RESPONSES
 
 PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
 
@@ -46,25 +47,34 @@ class Assembled(NamedTuple):
 
 def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> Assembled:
     """``settings``: an estimator, of whose settings those are read that no spec holds."""
-    structure = Structure.of(settings, spec, source.inputs, response)
-    sample = source.sample
+    if response.takes_intercept and not (spec.intercept or spec.deep):
+        raise DataError(
+            f"the {response.name} response has cutpoints in the place of an intercept: leave "
+            "fit_intercept=False, or '0 +' in the formula, out."
+        )
+    _check_facts(settings, spec, response)
+    number = len(source.inputs) - len(spec.facts)
+    structure = Structure.of(settings, spec, source.inputs[:number], response)
+    sample = source.sample._replace(x=source.sample.x[:, :number])
     structure = structure.without_fixed_columns(spec, sample.x, sample.codes)
     if source.complete:
         _warn(settings, spec, structure, sample, source, response)
-    source.check(response)
-    known = sample.x[:, len(source.inputs) - len(spec.known_coef) :] @ np.array(spec.known_coef)
-    response = response.suited(sample.y, known, intercept=spec.intercept or spec.deep)
+    bound = response.given(source.sample.x[:, number:] if spec.facts else None)
+    source.check(bound)
+    known = sample.x[:, number - len(spec.known_coef) :] @ np.array(spec.known_coef)
+    response = bound.suited(sample.y, known, intercept=spec.intercept or spec.deep).given(None)
     of_x, of_y = _of_columns(source, spec), _of_response(source, response, known)
     scaling = Scaling.none(len(of_x[0]))
     if settings.standardize:
         scaling = _scaling(spec, structure, of_x, of_y)
+    scaling = scaling.with_facts(len(spec.facts), as_response=response.facts_like_response)
     if settings.priors is None:
         of_predictor = (response.typical_predictor, 1.0)
         structure = follow_data(
             structure,
             spec,
-            scaling.apply(of_x[0]),
-            of_x[1] / scaling.scale**2,
+            (of_x[0] - scaling.centre[: len(of_x[0])]) / scaling.scale[: len(of_x[0])],
+            of_x[1] / scaling.scale[: len(of_x[0])] ** 2,
             of_predictor if of_y is None else _scaled(scaling, of_y),
             source.num_rows,
         )
@@ -75,13 +85,32 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     return Assembled(model, data, scaling, names, batch_groups, fingerprint)
 
 
+def _check_facts(settings: Any, spec: Spec, response: Response) -> None:
+    """What the left-hand side states about the rows is what the response must know."""
+    if spec.facts and spec.facts != response.facts:
+        fitting = [name for name, kind in RESPONSES.items() if kind.facts == spec.facts]
+        raise DataError(
+            f"response={response.name!r} does not take {' and '.join(spec.facts)} of every row: "
+            f"choose response={' or '.join(map(repr, fitting))}."
+        )
+    if response.facts_needed and not spec.facts:
+        raise DataError(
+            f"response={response.name!r} needs {' and '.join(response.facts)} of every row: write "
+            "'censored(y, lower, upper) ~ ...' in a formula, with numbers or columns."
+        )
+    if spec.facts and settings.method != "auto":
+        raise DataError(
+            f"method={settings.method!r} takes no {' and '.join(spec.facts)}: use method='auto'."
+        )
+
+
 def _of_columns(source: Source, spec: Spec) -> Moments:
     """Of all columns that the model reads, the ones of an intercept first."""
     mean, variance = source.moments
-    ones = int(spec.intercept)
+    ones, number = int(spec.intercept), len(source.inputs) - len(spec.facts)
     return (
-        np.concatenate([np.ones(ones), mean[:-1]]),
-        np.concatenate([np.zeros(ones), variance[:-1]]),
+        np.concatenate([np.ones(ones), mean[:number]]),
+        np.concatenate([np.zeros(ones), variance[:number]]),
     )
 
 
@@ -156,7 +185,7 @@ def _warn(
     response: Response,
 ) -> None:
     """Point at what can be fitted but was hardly meant, or is not determined by the data."""
-    num_inputs = len(source.inputs) - len(spec.known_coef)
+    num_inputs = sample.x.shape[1] - len(spec.known_coef)
     warn_about_meaning(
         sample.x[:, :num_inputs],
         source.inputs,

@@ -16,7 +16,7 @@ from nghvi.estimators.predictions import Predictions
 from nghvi.networks import Identity
 from nghvi.posterior import pointwise
 from nghvi.posterior.loo import LeftOut, Loo, leave_out, psis_loo
-from nghvi.posterior.predictive import Request, cdf, predict
+from nghvi.posterior.predictive import Request, around, predict
 from nghvi.recipes.verdict import k_hat_meaning
 
 ORIGIN = "rows"
@@ -138,8 +138,7 @@ class Checks(Predictions):
     def _predicted_at(self, request: Request, values: np.ndarray) -> LeftOut:
         posterior = self.posterior_
         found = predict(posterior, request)
-        lower = posterior.model.response.support.before(values)
-        below, up_to = (cdf(posterior, request, each) for each in (lower, values))
+        below, up_to = around(posterior, request, values)
         return LeftOut(found.mean, found.sd, below, up_to, np.full(len(values), np.nan))
 
     def to_arviz(self, draws: int = 1000, seed: int = 0, X: Any = None, y: Any = None) -> Any:

@@ -9,12 +9,14 @@ import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from nghvi._core.response import Response
 from nghvi.data import Rows
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import (
     Complete,
     DataError,
     Table,
+    column_names,
     drop_missing,
     has_column,
     read_response,
@@ -31,6 +33,7 @@ from nghvi.posterior import predictive
 from nghvi.posterior.mixed import MixedPosterior
 
 DRAWS = 200
+DIGITS_OF_BOUNDS = 12
 MISSING = ("error", "drop")
 WHICH = ("known", "population", "zero")
 
@@ -60,8 +63,7 @@ class Predictions(BaseEstimator, abc.ABC):
         classifier's draws are 0 and 1, for the first and the second of its ``classes_``.
         """
         request = self._request(X, which, draws, seed)
-        drawn = predictive.sample(self.posterior_, request)
-        return self.posterior_.scaling.raw_response(drawn)
+        return self._raw(request, predictive.sample(self.posterior_, request))
 
     def log_score(
         self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
@@ -130,6 +132,17 @@ class Predictions(BaseEstimator, abc.ABC):
         codes[new] = num_known + np.unique(labels[new], return_inverse=True)[1]
         return predictive.Request(x, codes, which != "zero", int(draws), int(seed))
 
+    def _raw(self, request: predictive.Request, values: np.ndarray) -> np.ndarray:
+        """Responses on the scale of the data; those at a bound are exactly that."""
+        posterior = self.posterior_
+        scaling, raw = posterior.scaling, posterior.scaling.raw_response(values)
+        if posterior.model.num_facts and posterior.model.response.facts_like_response:
+            for bound in request.x[:, -posterior.model.num_facts :].T:
+                # On the way to the fitted scale and back a bound changes in its last digit.
+                stated = np.round(scaling.raw_response(bound), DIGITS_OF_BOUNDS)
+                raw = np.where(values == bound, stated, raw)
+        return raw
+
     def _scaled_response(self, y: Any, request: predictive.Request) -> np.ndarray:
         values = self._response_values(read_response(y, len(request.x)))
         return self.posterior_.scaling.apply_response(values)
@@ -189,8 +202,13 @@ class Predictions(BaseEstimator, abc.ABC):
         """What messages call the response."""
         return "y" if self.formula_ is None else parse(self.formula_.formula).response
 
-    def _learn_classes(self, y: np.ndarray) -> None:
-        """What the classes are, where the response names them."""
+    def _response_column(self, X: Any, y: Any) -> Any:
+        """The response as it came: y, or the column that the formula names."""
+        name = self._response_name()
+        return X[name] if y is None and name in column_names(X) else y
+
+    def _learn_classes(self, y: np.ndarray, order: np.ndarray | None, response: Response) -> None:
+        """What the classes are, where the response names them; ``order``: as the data state it."""
 
     @abc.abstractmethod
     def _response_values(self, y: np.ndarray) -> np.ndarray:

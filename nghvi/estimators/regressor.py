@@ -132,8 +132,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         check_level(level)
         request = self._request(X, which, draws, seed)
         lower, upper = predictive.interval(self.posterior_, request, level)
-        scaling = self.posterior_.scaling
-        return scaling.raw_response(lower), scaling.raw_response(upper)
+        return self._raw(request, lower), self._raw(request, upper)
 
     def pit(
         self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
@@ -151,11 +150,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
                 "pit: these are the rows of the fit, which the predictions have seen; "
                 "check_rows(X, y)['pit'] leaves each row out of its own."
             )
-        up_to = predictive.cdf(self.posterior_, request, values)
-        support = self.posterior_.model.response.support
-        if not support.discrete:
-            return up_to
-        below = predictive.cdf(self.posterior_, request, support.before(values))
+        below, up_to = predictive.around(self.posterior_, request, values)
         return below + np.random.default_rng(seed).random(len(values)) * (up_to - below)
 
     def _response_values(self, y: np.ndarray) -> np.ndarray:

@@ -48,6 +48,8 @@ class Spec(NamedTuple):
     intercept: bool
     """Whether a column of ones is added: a network has an intercept among its features."""
     known_coef: tuple[float, ...] = ()
+    facts: tuple[str, ...] = ()
+    """What the last columns say about the rows for the response, such as their trials."""
 
     @staticmethod
     def of(settings: Any, design: Design | None) -> "Spec":
@@ -64,6 +66,7 @@ class Spec(NamedTuple):
             deep,
             has_intercept(syntax) and not deep,
             design.known_coef,
+            design.facts,
         )
         spec._check_settings(settings, syntax, len(design.random))
         return spec
@@ -106,6 +109,7 @@ class Structure(NamedTuple):
     features: tuple[str, ...]
     random: tuple[int, ...]
     known_coef: tuple[float, ...]
+    facts: tuple[str, ...] = ()
 
     @staticmethod
     def of(settings: Any, spec: Spec, names: tuple[str, ...], response: Response) -> "Structure":
@@ -129,7 +133,7 @@ class Structure(NamedTuple):
                 priors = beside_inputs(priors, len(names), len(learnt), correlated=full)
         check_known_coef(spec.known_coef, settings.method, spec.deep)
         random = spec.effects(settings, features)
-        structure = Structure(priors, trunk, features, random, spec.known_coef)
+        structure = Structure(priors, trunk, features, random, spec.known_coef, spec.facts)
         check_number_of_parameters(structure, len(names), settings.hidden)
         return structure
 
@@ -155,6 +159,7 @@ class Structure(NamedTuple):
             self.random,
             sweeps,
             known_coef=self.known_coef,
+            num_facts=len(self.facts),
             # Published methods move in the coefficients themselves.
             relative_coef=sweeps is None
             and isinstance(self.trunk, Identity)

@@ -8,7 +8,7 @@ import pandas as pd
 from nghvi.data.frame import DataError, Table
 from nghvi.infer import Inference
 from nghvi.networks import Identity
-from nghvi.posterior.mixed import MixedPosterior, Named
+from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.prior_draws import DRAWS as PRIOR_DRAWS
 from nghvi.posterior.prior_draws import draw_prior, quantiles_of, stated_priors, weight_rows
 from nghvi.posterior.sensitivity import diagnosis, powers, sensitivity
@@ -62,12 +62,18 @@ def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:
 
 def named_scalars(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.ndarray]:
     """Every reported parameter at each row of theta."""
-    return by_name(posterior.names, posterior.globals_at(theta))
+    return by_name(posterior, posterior.globals_at(theta))
 
 
-def by_name(names: Named, at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def coefficient_names(posterior: MixedPosterior) -> tuple[str, ...]:
+    """Coefficients that are reported: without an intercept that cutpoints take the place of."""
+    return posterior.names.features[int(posterior.model.response.takes_intercept) :]
+
+
+def by_name(posterior: MixedPosterior, at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Draws of coefficients, covariances and the rest under the names that people read."""
-    out = {name: at["coef"][:, j] for j, name in enumerate(names.features)}
+    names, shown = posterior.names, coefficient_names(posterior)
+    out = {name: at["coef"][:, j] for j, name in enumerate(names.features) if name in shown}
     out |= {name: values for name, values in at.items() if name not in ("coef", "effects_cov")}
     effects, cov = names.effects, at["effects_cov"]
     for i, name in enumerate(effects):
@@ -89,7 +95,7 @@ def ratio_table(posterior: MixedPosterior, level: float) -> Summary:
     """The same of the exponential of every coefficient of a linear model."""
     scalars = named_scalars(posterior, posterior.inference.pool.theta)
     with np.errstate(over="ignore"):  # a coefficient in odd units may be large
-        ratios = {name: np.exp(scalars[name]) for name in posterior.names.features}
+        ratios = {name: np.exp(scalars[name]) for name in coefficient_names(posterior)}
     return described(ratios, posterior.inference.pool.weight, level).rename_axis(
         posterior.model.response.ratio
     )
@@ -118,7 +124,7 @@ def is_finite(posterior: MixedPosterior) -> bool:
 def prior_table(posterior: MixedPosterior, standardized: bool) -> pd.DataFrame:
     """Every prior as it is stated, the scale it is stated on, and its meaning in raw units."""
     params = draw_prior(posterior, PRIOR_DRAWS, 0)
-    drawn = by_name(posterior.names, posterior.globals_of(params))
+    drawn = by_name(posterior, posterior.globals_of(params))
     rows: dict[str, dict] = {
         name: {"prior": said, **quantiles_of(drawn[name])}
         for name, said in stated_priors(posterior).items()

@@ -5,6 +5,7 @@ The columns of a design, in the order in which the model reads them::
     fixed part      coefficients are estimated (the intercept is added by the estimator)
     effects only    columns of the random part that the fixed part lacks: coefficient 0
     offset          coefficient 1
+    facts           no coefficient: what the response must know about a row, such as its trials
 
 Nothing but text, numbers and labels is kept, so that a design can be saved.
 """
@@ -25,12 +26,15 @@ from nghvi.data.frame import (
     read_response,
 )
 from nghvi.data.labels import read_labels
+from nghvi.data.missing import count, places
 from nghvi.data.text import dates_remedy, misread
 from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
 from nghvi.formula.syntax import EVERY_COLUMN, Syntax, parse
 
 MANY_LEVELS, FEW_ROWS = 20, 5
 """Beyond so many levels with fewer rows each, a category is suspicious."""
+NO_BOUND = 1e50
+"""What stands for infinity: columns are finite."""
 
 
 class Design(NamedTuple):
@@ -42,7 +46,9 @@ class Design(NamedTuple):
     random: tuple[str, ...]
     """Names of the columns with effects."""
     known_coef: tuple[float, ...]
-    """Coefficients of the last columns, which are not estimated."""
+    """Coefficients of the last columns before the facts, which are not estimated."""
+    facts: tuple[str, ...] = ()
+    """Names of the facts, which the very last columns hold."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -104,13 +110,14 @@ def learn(formula: str, data: Any) -> Design:
         )
     only = len(set(read.random) - set(read.fixed))
     known = (0.0,) * only + (1.0,) * bool(syntax.offsets)
-    return Design(formula, read.learnt, read.table.names, read.random, known)
+    facts = tuple(name for name, _ in syntax.facts)
+    return Design(formula, read.learnt, read.table.names, read.random, known, facts)
 
 
 def _check_response(syntax: Syntax) -> None:
     """A column is not explained by itself; ``I(after - before) ~ before`` is another matter."""
     response = syntax.response.strip("`")
-    if response in _variables(syntax):
+    if response in _variables(syntax._replace(facts=())):
         raise FormulaError.at(
             syntax.text,
             syntax.response,
@@ -224,8 +231,17 @@ def _model_texts(syntax: Syntax) -> list[str]:
 
 
 def _texts(syntax: Syntax) -> list[str]:
-    """The same and offsets."""
-    return [*_model_texts(syntax), *(f"0 + {{{text}}}" for text in syntax.offsets)]
+    """The same, offsets, and facts that are not numbers."""
+    others = [*syntax.offsets, *(text for _, text in syntax.facts if _number(text) is None)]
+    return [*_model_texts(syntax), *(f"0 + {{{text}}}" for text in others)]
+
+
+def _number(text: str) -> float | None:
+    """The number that a fact is; None for an expression. No bound is a very far one."""
+    try:
+        return float(np.clip(float(text), -NO_BOUND, NO_BOUND))
+    except ValueError:
+        return None
 
 
 def _variables(syntax: Syntax) -> tuple[str, ...]:
@@ -237,22 +253,41 @@ def _variables(syntax: Syntax) -> tuple[str, ...]:
 def _read(syntax: Syntax, frame: pd.DataFrame, learnt: Learnt) -> _Read:
     parts = [terms_of(syntax, text) for text in _texts(syntax)]
     matrices, learnt = evaluate(parts, frame, learnt, syntax)
-    first_offset = len(matrices) - len(syntax.offsets)
+    written = [text for _, text in syntax.facts if _number(text) is None]
+    first_fact = len(matrices) - len(written)
+    first_offset = first_fact - len(syntax.offsets)
     fixed, random = matrices[0], _random_part(syntax, matrices[:first_offset])
     with_effects = [j for j, name in enumerate(random.names) if name not in fixed.names]
     inputs = [j for j, name in enumerate(fixed.names) if name != INTERCEPT]
     blocks = [fixed.columns(inputs), random.columns(with_effects)]
-    for text, matrix in zip(syntax.offsets, matrices[first_offset:], strict=True):
+    for text, matrix in zip((*syntax.offsets, *written), matrices[first_offset:], strict=True):
         if len(matrix.names) != 1:
-            raise FormulaError.at(syntax.text, text, "an offset is one column of numbers.")
+            what = "an offset" if text in syntax.offsets else "what is known about a row"
+            raise FormulaError.at(syntax.text, text, f"{what} is one column of numbers.")
     if syntax.offsets:
-        total = sum(matrix.values for matrix in matrices[first_offset:])
+        total = sum(matrix.values for matrix in matrices[first_offset:first_fact])
+        _check_exposure(syntax, np.asarray(total)[:, 0])
         blocks.append(Matrix(np.asarray(total), (f"offset({' + '.join(syntax.offsets)})",)))
+    evaluated = iter(matrices[first_fact:])
+    for name, text in syntax.facts:
+        known = _number(text)
+        whole = next(evaluated).values if known is None else np.full((len(frame), 1), known)
+        blocks.append(Matrix(whole, (f"{name}({text})",)))
     values = np.concatenate([block.values for block in blocks], axis=1)
     names = sum((block.names for block in blocks), ())
     check_finite(values, names)
     labels = None if syntax.group is None else _labels(frame, syntax.group)
     return _Read(Table(values, names, labels, True), fixed.names, random.names, learnt)
+
+
+def _check_exposure(syntax: Syntax, total: np.ndarray) -> None:
+    """A logarithm of nothing is named as such."""
+    lost = ~np.isfinite(total)
+    if lost.any() and any(text.startswith("log(") for text in syntax.offsets):
+        raise DataError(
+            f"the offset {' + '.join(syntax.offsets)} is not finite in {count(lost)} "
+            f"({places(lost)}): an exposure must be above 0; leave rows without exposure out."
+        )
 
 
 def _random_part(syntax: Syntax, matrices: list[Matrix]) -> Matrix:

@@ -1,6 +1,10 @@
 """The text of a formula, taken apart: response, fixed part, group term, offsets.
 
-    response ~ fixed + (random | group) + offset(expression)
+    response ~ fixed + (random | group) + offset(expression) + exposure(expression)
+
+The response may state what is known about every row: ``successes | trials(n)``,
+``cbind(successes, failures)`` or ``censored(y, lower, upper)``. An exposure is an offset of its
+logarithm.
 
 ``(random || group)``, and several terms of one column each for one group, make the effects
 independent. ``.`` as the random part stands for every column of the fixed part.
@@ -31,6 +35,8 @@ class Syntax(NamedTuple):
     independent: bool
     """Whether the effects are said to be independent."""
     offsets: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+    """What is known about every row, by name: a number or an expression each."""
 
 
 class _GroupTerm(NamedTuple):
@@ -55,6 +61,7 @@ def parse(formula: str) -> Syntax:
             f"formula {formula!r}: nothing stands after '~'; write '{response} ~ 1' for an "
             "intercept alone."
         )
+    response, stated = _stated(formula, response)
     fixed, terms, offsets = "", [], []
     for sign, piece in _summands(right):
         special = _group_term(formula, piece) or _offset(piece)
@@ -75,6 +82,7 @@ def parse(formula: str) -> Syntax:
         group=terms[0].group if terms else None,
         independent=len(terms) > 1 or any(term.independent for term in terms),
         offsets=tuple(map(_power, offsets)),
+        facts=tuple((name, _power(text)) for name, text in stated),
     )
 
 
@@ -137,9 +145,53 @@ def _group_term(formula: str, piece: str) -> _GroupTerm | None:
 
 
 def _offset(piece: str) -> str | None:
-    inside = piece.removeprefix("offset").strip()
-    called = piece.startswith("offset") and _is_one_bracket(inside)
+    if (inside := _called(piece, "offset")) is not None:
+        return inside
+    inside = _called(piece, "exposure")
+    return None if inside is None else f"log({inside})"
+
+
+def _called(piece: str, name: str) -> str | None:
+    """What stands in the brackets, if the piece is a call of that name."""
+    inside = piece.removeprefix(name).strip()
+    called = piece.startswith(name) and inside.startswith("(") and _is_one_bracket(inside)
     return inside[1:-1].strip() if called else None
+
+
+def _stated(formula: str, response: str) -> tuple[str, list[tuple[str, str]]]:
+    """The response itself, and the facts that the left-hand side states about its rows."""
+    if (inside := _called(response, "cbind")) is not None:
+        parts = _arguments(inside)
+        if len(parts) != 2:
+            raise FormulaError.at(
+                formula, response, "give two columns, 'cbind(successes, failures)'."
+            )
+        return _quoted(parts[0]), [("trials", f"({parts[0]}) + ({parts[1]})")]
+    if (inside := _called(response, "censored")) is not None:
+        parts = _arguments(inside)
+        if len(parts) not in (2, 3):
+            raise FormulaError.at(
+                formula, response, "give 'censored(y, lower)' or 'censored(y, lower, upper)'."
+            )
+        lower, upper = (*parts[1:], "inf")[:2]
+        return _quoted(parts[0]), [("lower", lower), ("upper", upper)]
+    bars = [i for i, char, depth in _outside_quotes(response) if char == "|" and depth == 0]
+    if not bars:
+        return response, []
+    trials = _called(response[bars[0] + 1 :].strip(), "trials")
+    if len(bars) > 1 or not trials:
+        raise FormulaError.at(formula, response, "write 'successes | trials(n)'.")
+    return response[: bars[0]].strip(), [("trials", trials)]
+
+
+def _arguments(text: str) -> list[str]:
+    commas = [i for i, char, depth in _outside_quotes(text) if char == "," and depth == 0]
+    return [text[a + 1 : b].strip() for a, b in itertools.pairwise([-1, *commas, len(text)])]
+
+
+def _quoted(text: str) -> str:
+    """A name as it is, and a calculation so that its signs mean numbers."""
+    return text if NAME.fullmatch(text) else f"{{{text}}}"
 
 
 def _is_one_bracket(piece: str) -> bool:

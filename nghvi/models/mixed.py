@@ -25,6 +25,7 @@ from nghvi.data.panel import collapse
 from nghvi.latents import centring, conjugate, cubature, metropolis, quadrature
 from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import scales
+from nghvi.models.linear_start import LinearStart
 from nghvi.networks import Identity, Skip, Trunk
 from nghvi.priors import Priors, normal_log_density
 
@@ -54,43 +55,6 @@ class MixedParams(NamedTuple):
     """Log scale of each layer's weights; empty where their prior is fixed."""
 
 
-class LinearStart(NamedTuple):
-    """Where a network begins that has the inputs beside it: least squares without the network."""
-
-    coef: Float[Array, " q"]
-    """Of the intercept and the inputs."""
-    noise: Scalar
-    between: Scalar
-    """Variances within groups and of their intercepts, by analysis of variance."""
-
-    @staticmethod
-    @eqx.filter_jit
-    def of(data: Rows | Panel) -> "LinearStart":
-        """From all rows."""
-        q = data.x.shape[1] + 1
-        sums = data.moments(_with_ones, jnp.zeros(q), tuple(range(q)))
-        gram, cross = jnp.sum(sums.gram, axis=-1), jnp.sum(sums.cross, axis=-1)
-        coef = jnp.linalg.solve(gram + 1e-6 * sums.num_rows * jnp.eye(q), cross)
-        square = sums.square - 2 * coef @ cross + coef @ gram @ coef
-        sizes, left = sums.gram[0, 0], sums.cross[0] - coef @ sums.gram[0]
-        present = jnp.sum(sizes > 0)
-        by_group = jnp.sum(left**2 / jnp.maximum(sizes, 1e-300))
-        total, floor = square / sums.num_rows, 0.01 * data.variance + 1e-300
-        noise = (square - by_group) / jnp.maximum(sums.num_rows - present, 1)
-        noise = jnp.clip(noise, 0.05 * total, total)
-        spare = sums.num_rows - jnp.sum(sizes**2) / sums.num_rows
-        between = (by_group - (present - 1) * noise) / jnp.maximum(spare, 1e-300)
-        return LinearStart(
-            coef,
-            jnp.maximum(noise, floor),
-            jnp.clip(between, 0.02 * total + floor, total + floor),
-        )
-
-
-def _with_ones(x: Float[Array, "n d"]) -> Float[Array, "n q"]:
-    return jnp.concatenate([jnp.ones((len(x), 1)), x], axis=1)
-
-
 class MixedModel(MarginalModel):
     """A mixed model with one grouping factor.
 
@@ -102,6 +66,8 @@ class MixedModel(MarginalModel):
     :meth:`coef_unit`, in which the posterior of a response that attenuates them is less curved.
     ``effects_unit``: theta holds Omega in the coordinates of :mod:`nghvi.models.scales` with these
     units, and not in those of its prior. ``start``: where a network with a skip connection begins.
+    ``num_facts``: so many last columns of the inputs are no inputs of the trunk but what the
+    response knows about every row, such as its trials.
     """
 
     trunk: Trunk
@@ -114,6 +80,7 @@ class MixedModel(MarginalModel):
     relative_coef: bool = eqx.field(static=True, default=False)
     effects_unit: Float[Array, " r"] | None = None
     start: LinearStart | None = None
+    num_facts: int = eqx.field(static=True, default=0)
 
     @property
     def num_effects(self) -> int:
@@ -144,6 +111,8 @@ class MixedModel(MarginalModel):
         noise = None
         if isinstance(data, Rows):
             mean = data.total(data.y) / data.num_rows
+            if self.num_facts:
+                data = eqx.tree_at(lambda rows: rows.x, data, self._inputs(data.x))
             data = LinearStatistics.from_rows(data, self.random, known=self.known_coef)
             noise = self.response.noise(float(mean), float(data.variance))
         if not isinstance(data, LinearStatistics):
@@ -232,12 +201,26 @@ class MixedModel(MarginalModel):
         """log p(theta), Jacobians included."""
         weights = self.priors.log_weights(params.weights, params.weight_scale)
         coef = normal_log_density(self.coef(params), self.priors.coef_sd)
+        coef += self._log_intercept(params)
         coef += params.coef.size * jnp.log(self.coef_unit(params))
         total = weights + coef + self.response.log_prior(params.dispersion, self.priors)
         if self.num_effects == 0:
             return total
         free, log_jacobian = self._free_effects(params)
         return total + self.priors.effects.log_density(free, self.num_effects) + log_jacobian
+
+    def _log_intercept(self, params: MixedParams) -> Scalar:
+        """What the intercept's density given the dispersion exceeds that of a coefficient by."""
+        found = self.response.intercept_prior(params.dispersion, self.priors)
+        if found is None:
+            return jnp.zeros(())
+        first, usual = self.coef(params)[0], self._intercept_sd
+        square = ((first - found[0]) / found[1]) ** 2 - (first / usual) ** 2
+        return -0.5 * square - np.log(found[1] / usual)
+
+    @property
+    def _intercept_sd(self) -> float:
+        return float(np.ravel(np.asarray(self.priors.coef_sd))[0])
 
     def log_volume(self, params: MixedParams) -> Scalar:
         """The Jacobians in :meth:`log_prior`, up to a constant.
@@ -255,6 +238,9 @@ class MixedModel(MarginalModel):
     ) -> MixedParams:
         """Draws of all but the weights, which are ``start``'s, with leading axis ``number``."""
         coef = np.asarray(self.priors.coef_sd) * rng.standard_normal((number, start.coef.size))
+        dispersion = jnp.asarray(self.response.sample_prior(rng, number, self.priors))
+        if (found := self.response.intercept_prior(dispersion, self.priors)) is not None:
+            coef[:, 0] = found[0] + coef[:, 0] * found[1] / self._intercept_sd
         effects = np.zeros((number, start.effects.size))
         if self.num_effects:
             free = jnp.asarray(self.priors.effects.sample(rng, number, self.num_effects))
@@ -262,7 +248,7 @@ class MixedModel(MarginalModel):
         return MixedParams(
             jax.tree.map(lambda w: np.broadcast_to(w, (number, *w.shape)), start.weights),
             jnp.asarray(coef),
-            jnp.asarray(self.response.sample_prior(rng, number, self.priors)),
+            dispersion,
             jnp.asarray(effects),
             rng.standard_normal((number, np.asarray(start.weight_scale).size)),
         )
@@ -278,7 +264,21 @@ class MixedModel(MarginalModel):
 
     def features(self, params: MixedParams, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
         """h(x)."""
-        return self.trunk(params.weights, x)
+        return self.trunk(params.weights, self._inputs(x))
+
+    def _inputs(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        return x[:, : x.shape[1] - self.num_facts]
+
+    def response_at(self, x: Float[Array, "n d"]) -> Response:
+        """The response of rows with these inputs, which knows their facts."""
+        return self.response.given(x[:, -self.num_facts :]) if self.num_facts else self.response
+
+    def response_of(self, data: Rows) -> Response:
+        """The response of every observation."""
+        if not self.num_facts:
+            return self.response
+        facts = data.features(lambda x: x[:, -self.num_facts :])
+        return self.response.given(data.at_observations(facts))
 
     def coef_unit(self, params: MixedParams) -> Scalar:
         """What theta's coefficients are multiplied by to give beta: 1 unless they are relative.
@@ -307,7 +307,7 @@ class MixedModel(MarginalModel):
         """The effects' problem for a response that is not conjugate."""
         h = data.features(lambda x: self.features(params, x))
         return RowProblem.whiten(
-            self.response,
+            self.response_of(data),
             params.dispersion,
             data,
             h @ self.all_coef(params),
@@ -328,7 +328,7 @@ class MixedModel(MarginalModel):
             fit = conjugate.log_marginal(moments, jnp.exp(params.dispersion[0]), lower)
         elif self.num_effects == 0:
             eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)
-            fit = log_likelihood(self.response, params.dispersion, data, eta)
+            fit = log_likelihood(self.response_of(data), params.dispersion, data, eta)
         else:
             fit = quadrature.log_marginal(self.row_problem(params, data), self.nodes)
         return fit + self.log_prior(params)
@@ -336,7 +336,7 @@ class MixedModel(MarginalModel):
     def log_joint(self, params: MixedParams, latents: Float[Array, "k r"], data: Rows) -> Scalar:
         h = data.features(lambda x: self.features(params, x))
         eta = h @ self.all_coef(params) + jnp.sum(self.design(h) * data.expand(latents), axis=1)
-        fit = log_likelihood(self.response, params.dispersion, data, eta)
+        fit = log_likelihood(self.response_of(data), params.dispersion, data, eta)
         lower = self.precision_factor(params)
         log_det = jnp.sum(jnp.log(jnp.diagonal(lower)))
         constant = log_det - 0.5 * self.num_effects * jnp.log(2 * jnp.pi)

@@ -118,7 +118,7 @@ class MixedPosterior(NamedTuple):
         # A precision that has underflowed has no inverse: not a number, as people shall see.
         lower[(np.diagonal(lower, axis1=1, axis2=2) == 0).any(axis=1)] = np.nan
         root = effects_map @ np.linalg.inv(lower).transpose(0, 2, 1)
-        reported = self.model.response.reported(params.dispersion, self.scaling.y_scale)
+        reported = self.model.response.reported(params.dispersion, self.scaling.y_scale, coef[:, 0])
         return {
             "coef": coef,
             **{name: np.asarray(values) for name, values in reported.items()},

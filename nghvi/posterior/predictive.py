@@ -53,9 +53,17 @@ def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = 
 
 def cdf(posterior: MixedPosterior, request: Request, y: np.ndarray) -> Float[np.ndarray, " n"]:
     """P(Y <= y) of every row's predictive distribution."""
+    return around(posterior, request, y)[1]
+
+
+def around(
+    posterior: MixedPosterior, request: Request, y: np.ndarray
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """P(Y < y) and P(Y <= y) of every row's predictive distribution."""
     inputs, _, which = inputs_once(posterior, request)
     observed = jax.device_put(filled(y, len(which)))
-    return np.asarray(_below(inputs, which, observed, request.effects))[: len(y)]
+    below, up_to = map(np.asarray, _around(inputs, which, observed, request.effects))
+    return below[: len(y)], up_to[: len(y)]
 
 
 def interval(
@@ -102,13 +110,14 @@ def _accumulate(
     inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
 ) -> tuple[Array, Array, Array]:
     """Mean and sd of each input, log density of each y at its input, without storing draws."""
-    response = inputs.model.response
+    model = inputs.model
+    response, of_rows = model.response_at(inputs.x), model.response_at(inputs.x[which])
 
     def add(total: tuple, step: tuple[Array, Draw]) -> tuple[tuple, None]:
         number, draw = step
         location, variance, dispersion = _predictor(inputs, draw, effects)
         mean, spread = response.moments(location, variance, dispersion)
-        density = response.log_predictive(y, location[which], variance[which], dispersion)
+        density = of_rows.log_predictive(y, location[which], variance[which], dispersion)
         # Welford's update: nothing cancels if the mean is large against its own variation.
         average, square, log_sum = total
         moved = average + (mean - average) / number
@@ -123,23 +132,27 @@ def _accumulate(
 
 
 @eqx.filter_jit
-def _below(
+def _around(
     inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
-) -> Float[Array, " n"]:
-    """Mean over draws of the predictive distribution function at each y."""
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Mean over draws of the predictive distribution function below and at each y."""
+    response = inputs.model.response_at(inputs.x[which])
 
-    def add(total: Array, draw: Draw) -> tuple[Array, None]:
+    def add(total: tuple[Array, Array], draw: Draw) -> tuple[tuple[Array, Array], None]:
         location, variance, dispersion = _predictor(inputs, draw, effects)
-        below = inputs.model.response.cdf(y, location[which], variance[which], dispersion)
-        return total + below, None
+        known = (location[which], variance[which], dispersion)
+        return (total[0] + response.below(y, *known), total[1] + response.cdf(y, *known)), None
 
-    return jax.lax.scan(add, jnp.zeros(len(y)), inputs.draws)[0] / len(inputs.theta)
+    zero = jnp.zeros(len(y))
+    below, up_to = jax.lax.scan(add, (zero, zero), inputs.draws)[0]
+    return below / len(inputs.theta), up_to / len(inputs.theta)
 
 
 @eqx.filter_jit
 def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l n"]:
     """Quantiles of each row's mixture by bisection, on the support of the response."""
-    response, support = inputs.model.response, inputs.model.response.support
+    response = inputs.model.response_at(inputs.x)
+    support = response.support
     location, variance, dispersion = jax.lax.map(
         lambda draw: _predictor(inputs, draw, effects), inputs.draws
     )
@@ -169,10 +182,16 @@ def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l 
                 (low, high),
             )[1]
         low, high = (jnp.clip(end, support.low, support.high) for end in ends)
-        low, high = jax.lax.fori_loop(
+        found = jax.lax.fori_loop(
             0, BISECTIONS, lambda _, ends: pick(0.5 * (ends[0] + ends[1]), ends), (low, high)
         )
-        return 0.5 * (low + high)
+        middle = 0.5 * (found[0] + found[1])
+        if not support.closed:
+            return middle
+        # Ends that hold probability are quantiles themselves.
+        stuck = (found[0] == low) & (low == support.low)
+        middle = jnp.where(stuck, support.low, middle)
+        return jnp.where((found[1] == high) & (high == support.high), support.high, middle)
 
     return jax.lax.map(find, levels)
 
@@ -181,6 +200,7 @@ def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l 
 def _draw(inputs: Inputs, effects: bool, num_new: int, noise: bool) -> Float[Array, "s n"]:
     """Responses, or without noise their means, for every draw of theta and the effects."""
     model = inputs.model
+    response = model.response_at(inputs.x)
 
     def one(draw: tuple[Array, Array]) -> Array:
         params = params_at(model, inputs.parts[0], draw[1])
@@ -192,8 +212,8 @@ def _draw(inputs: Inputs, effects: bool, num_new: int, noise: bool) -> Float[Arr
             table = jnp.concatenate([_drawn(model, inputs.parts, key_effects, params), new])
             eta = eta + jnp.sum(model.design(h) * table[inputs.codes], axis=1)
         if not noise:
-            return model.response.mean(eta, params.dispersion)
-        return model.response.sample(key_noise, eta, params.dispersion)
+            return response.mean(eta, params.dispersion)
+        return response.sample(key_noise, eta, params.dispersion)
 
     return jax.lax.map(one, (inputs.keys, inputs.theta))
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from sklearn.utils import resample
 
 from nghvi import interpret, plots
+from nghvi.estimators import tables
 from nghvi.estimators.formula import SAID_BY_FORMULA
 from nghvi.formula import parse
 from nghvi.plots.row_checks import draw_calibration, draw_residuals
@@ -208,7 +209,7 @@ def parameters(subject: Subject) -> Html:
     """Coefficients, variance components and their densities."""
     estimator = subject.estimator
     summary = estimator.summary()
-    features = list(estimator.posterior_.names.features)
+    features = list(tables.coefficient_names(estimator.posterior_))
     content: list[object] = []
     if not estimator.converged_:
         content.append(paragraph("Provisional: the fit is not finished.", class_="flag"))

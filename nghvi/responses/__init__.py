@@ -2,13 +2,19 @@
 
 from nghvi._core.response import Response as Response
 from nghvi.responses.beta import Beta as Beta
+from nghvi.responses.beta_binomial import BetaBinomial as BetaBinomial
+from nghvi.responses.binomial import Binomial as Binomial
+from nghvi.responses.binomial import BinomialProbit as BinomialProbit
 from nghvi.responses.gamma import GammaResponse as GammaResponse
 from nghvi.responses.gaussian import Gaussian as Gaussian
 from nghvi.responses.logit import Logit as Logit
 from nghvi.responses.negative_binomial import NegativeBinomial as NegativeBinomial
+from nghvi.responses.ordered_logit import OrderedLogit as OrderedLogit
+from nghvi.responses.ordered_probit import OrderedProbit as OrderedProbit
 from nghvi.responses.poisson import Poisson as Poisson
 from nghvi.responses.probit import Probit as Probit
 from nghvi.responses.student_t import StudentT as StudentT
+from nghvi.responses.tobit import Tobit as Tobit
 from nghvi.responses.zero_inflated_negative_binomial import (
     ZeroInflatedNegativeBinomial as ZeroInflatedNegativeBinomial,
 )
@@ -19,10 +25,16 @@ RESPONSES: dict[str, type[Response]] = {
     "student-t": StudentT,
     "probit": Probit,
     "logit": Logit,
+    "ordered-logit": OrderedLogit,
+    "ordered-probit": OrderedProbit,
     "poisson": Poisson,
     "negative-binomial": NegativeBinomial,
     "zero-inflated-poisson": ZeroInflatedPoisson,
     "zero-inflated-negative-binomial": ZeroInflatedNegativeBinomial,
     "gamma": GammaResponse,
     "beta": Beta,
+    "binomial": Binomial,
+    "binomial-probit": BinomialProbit,
+    "beta-binomial": BetaBinomial,
+    "tobit": Tobit,
 }

@@ -5,7 +5,7 @@ Theta therefore holds the coordinate of :mod:`nghvi._core.near_zero`, as for sds
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -68,5 +68,5 @@ class WithSpread(Response):
     def start(self, variance: Scalar) -> Array:
         return near_zero.coordinate(jnp.full(1, np.log(FIRST / self.unit)))
 
-    def reported(self, dispersion: Array, scale: float) -> dict[str, Array]:
+    def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
         return {self.spread_name: self.spread(dispersion)}

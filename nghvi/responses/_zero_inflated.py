@@ -86,8 +86,8 @@ class ZeroInflated(Counts):
         plain = super().start(variance)[: self.num_dispersion - 1]
         return jnp.concatenate([plain, first])
 
-    def reported(self, dispersion: Array, scale: float) -> dict[str, Array]:
-        plain = super().reported(dispersion[..., :-1], scale)
+    def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
+        plain = super().reported(dispersion[..., :-1], scale, intercept)
         return {**plain, "zi_prob": jnp.exp(self._log_shares(dispersion)[0])}
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:

@@ -17,10 +17,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betainc, digamma, gammaln, polygamma
+from jax.scipy.special import betainc
 from jaxtyping import Array
 
 from nghvi._core.support import Support
+from nghvi._special import digamma, log_gamma, trigamma
 from nghvi._typing import Key
 from nghvi.responses._spread import WithSpread
 
@@ -69,7 +70,7 @@ class Beta(WithSpread):
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         phi, a, b = self._shapes(eta, dispersion)
-        constant = gammaln(phi) - gammaln(a) - gammaln(b)
+        constant = log_gamma(phi) - log_gamma(a) - log_gamma(b)
         return constant + (a - 1) * jnp.log(y) + (b - 1) * jnp.log1p(-y)
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
@@ -86,7 +87,7 @@ class Beta(WithSpread):
         inner = a * b / phi  # phi mu (1 - mu)
         logit = jnp.log(y) - jnp.log1p(-y)
         first = inner * (logit - digamma(a) + digamma(b))
-        return first, inner**2 * (polygamma(1, a) + polygamma(1, b)), a / phi
+        return first, inner**2 * (trigamma(a) + trigamma(b)), a / phi
 
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
         _, a, b = self._shapes(eta, dispersion)

@@ -1,6 +1,6 @@
 """y = eta + noise, noise ~ N(0, v); the dispersion is log v."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -61,5 +61,5 @@ class Gaussian(Continuous):
     def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
         return ndtr((y - location) / jnp.sqrt(variance + jnp.exp(dispersion[0])))
 
-    def reported(self, dispersion: Array, scale: float) -> dict[str, Array]:
+    def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
         return {"noise_var": scale**2 * jnp.exp(dispersion[..., 0])}

@@ -17,13 +17,13 @@ import numpy as np
 from jax.scipy.special import betainc, gammaln
 from jaxtyping import Array
 
+from nghvi._special import log_rising
 from nghvi._typing import Key
 from nghvi.responses._log_link import Counts
 from nghvi.responses._spread import WithSpread
 
 LARGEST_SIZE, LARGEST_OF_SUMS = 1e12, 1e8
 """Beyond, counts are as good as Poisson; incomplete beta functions lose their digits earlier."""
-SMALLEST_OF_SERIES = 100.0
 
 
 class NegativeBinomial(WithSpread, Counts):
@@ -46,7 +46,7 @@ class NegativeBinomial(WithSpread, Counts):
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         size = self.size(dispersion)
         against = (y + size) * jax.nn.softplus(eta - jnp.log(size))
-        return _log_rising(y, size) - gammaln(y + 1) + y * eta - against
+        return log_rising(y, size) - gammaln(y + 1) + y * eta - against
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         size = self.size(dispersion)
@@ -75,14 +75,3 @@ class NegativeBinomial(WithSpread, Counts):
     def distant_cdf(self, y: Array, eta: Array, dispersion: Array) -> Array:
         size = jnp.minimum(self.size(dispersion), LARGEST_OF_SUMS)
         return betainc(size, y + 1, jax.nn.sigmoid(jnp.log(size) - eta))
-
-
-def _log_rising(y: Array, size: Array) -> Array:
-    """log Gamma(size + y) - log Gamma(size) - y log size."""
-    small = jnp.minimum(size, SMALLEST_OF_SERIES)
-    direct = gammaln(small + y) - gammaln(small) - y * jnp.log(small)
-    large = jnp.maximum(size, SMALLEST_OF_SERIES)
-    total = large + y
-    series = (total - 0.5) * jnp.log1p(y / large) - y
-    series += (1 / total - 1 / large) / 12 - (total**-3 - large**-3) / 360
-    return jnp.where(size < SMALLEST_OF_SERIES, direct, series)

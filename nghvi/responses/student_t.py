@@ -11,7 +11,7 @@ about 0.6. The second is close to log(nu - 1), in which the likelihood is nearly
 unlike that takes all real values; decision 9 has figures.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -128,7 +128,7 @@ class StudentT(Continuous):
         noise, nu = NoiseLaw.of(dispersion)
         return t_cdf((y - location) / jnp.sqrt(noise), nu)
 
-    def reported(self, dispersion: Array, scale: float) -> dict[str, Array]:
+    def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
         variance, degrees = NoiseLaw.of(dispersion)
         return {"noise_scale": scale * jnp.sqrt(variance), "degrees": degrees}
 

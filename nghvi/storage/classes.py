@@ -30,7 +30,8 @@ from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt
 from nghvi.infer import Inference
 from nghvi.methods import NaturalGradient, OrdinaryGradient
-from nghvi.models.mixed import LinearStart, MixedModel
+from nghvi.models.linear_start import LinearStart
+from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron, Skip
 from nghvi.posterior.mixed import MixedPosterior, Named
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
@@ -78,7 +79,7 @@ UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     Verdict: _verdict_of_earlier_versions,
     StreamedRows: _rows_on_disk_of_earlier_versions,
     # Theta had one kind of coordinates once.
-    MixedModel: lambda fields: {"effects_unit": None, "start": None} | fields,
+    MixedModel: lambda fields: {"effects_unit": None, "start": None, "num_facts": 0} | fields,
 }
 """From the fields of an instance as an earlier version saved it to those of today."""
 
@@ -149,6 +150,8 @@ def instance(cls: type, fields: dict[str, Any]) -> Any:
     """The instance with these fields, its constructor not called."""
     if cls in UPGRADES:
         fields = UPGRADES[cls](fields)
+    if issubclass(cls, tuple):  # what an earlier version did not have yet
+        fields = cls._field_defaults | fields  # type: ignore[attr-defined]
     expected = set(field_names(cls))
     if fields.keys() != expected:
         differing = ", ".join(sorted(fields.keys() ^ expected))

@@ -1,0 +1,47 @@
+"""Where a network with the inputs beside it begins: least squares, and an analysis of variance."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nghvi._typing import Scalar
+from nghvi.data import Panel, Rows
+
+
+class LinearStart(NamedTuple):
+    """Where a network begins that has the inputs beside it: least squares without the network."""
+
+    coef: Float[Array, " q"]
+    """Of the intercept and the inputs."""
+    noise: Scalar
+    between: Scalar
+    """Variances within groups and of their intercepts, by analysis of variance."""
+
+    @staticmethod
+    @eqx.filter_jit
+    def of(data: Rows | Panel) -> "LinearStart":
+        """From all rows."""
+        q = data.x.shape[1] + 1
+        sums = data.moments(_with_ones, jnp.zeros(q), tuple(range(q)))
+        gram, cross = jnp.sum(sums.gram, axis=-1), jnp.sum(sums.cross, axis=-1)
+        coef = jnp.linalg.solve(gram + 1e-6 * sums.num_rows * jnp.eye(q), cross)
+        square = sums.square - 2 * coef @ cross + coef @ gram @ coef
+        sizes, left = sums.gram[0, 0], sums.cross[0] - coef @ sums.gram[0]
+        present = jnp.sum(sizes > 0)
+        by_group = jnp.sum(left**2 / jnp.maximum(sizes, 1e-300))
+        total, floor = square / sums.num_rows, 0.01 * data.variance + 1e-300
+        noise = (square - by_group) / jnp.maximum(sums.num_rows - present, 1)
+        noise = jnp.clip(noise, 0.05 * total, total)
+        spare = sums.num_rows - jnp.sum(sizes**2) / sums.num_rows
+        between = (by_group - (present - 1) * noise) / jnp.maximum(spare, 1e-300)
+        return LinearStart(
+            coef,
+            jnp.maximum(noise, floor),
+            jnp.clip(between, 0.02 * total + floor, total + floor),
+        )
+
+
+def _with_ones(x: Float[Array, "n d"]) -> Float[Array, "n q"]:
+    return jnp.concatenate([jnp.ones((len(x), 1)), x], axis=1)

@@ -1,0 +1,115 @@
+"""y = eta + noise, noise ~ N(0, v), seen between known bounds only.
+
+A row at its lower bound says that the latent variable is there or below, one at its upper bound
+that it is there or above; bounds may differ from row to row and may be infinite::
+
+    log p(y) = log Phi((lower - eta) / sd),  log N(y; eta, v)  or  log Phi((eta - upper) / sd)
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtr
+from jaxtyping import Array
+
+from nghvi._core.response import ResponseError
+from nghvi._core.support import Support, offenders
+from nghvi._special import log_ndtr
+from nghvi._typing import Key
+from nghvi.priors import Priors
+from nghvi.responses.gaussian import Gaussian
+
+FAR = 1e8
+"""Sds from eta beyond which a bound is infinite."""
+
+
+class Tobit(Gaussian):
+    """Normal observations that are censored at bounds; without bounds none is."""
+
+    name: ClassVar[str] = "tobit"
+    conjugate: ClassVar[bool] = False
+    facts: ClassVar[tuple[str, ...]] = ("lower", "upper")
+    facts_needed: ClassVar[bool] = True
+    facts_like_response: ClassVar[bool] = True
+    bounds: Any = None
+    """Lower and upper, each of every row."""
+
+    def given(self, facts: Any) -> Self:
+        bounds = None if facts is None else (facts[..., 0], facts[..., 1])
+        return dataclasses.replace(self, bounds=bounds)
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """Lower and upper bound."""
+        return (-np.inf, np.inf) if self.bounds is None else self.bounds
+
+    @property
+    def support(self) -> Support:
+        return Support(*self.ends, closed=True)
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        lower, upper = (np.broadcast_to(np.asarray(end, float), y.shape) for end in self.ends)
+        if (crossed := ~(lower < upper)).any():
+            raise ResponseError(
+                f"the lower bound of {column} is {offenders(lower, crossed)}, which is not below "
+                "the upper one: give -inf and inf where there is none."
+            )
+        if (outside := ~self.support.holds(y)).any():
+            raise ResponseError(
+                f"{column} holds {offenders(y, outside)}, beyond its bounds: a censored row is "
+                "recorded at its bound; move it there (y.clip(lower, upper)), or correct the bound."
+            )
+        if ((y <= lower) | (y >= upper)).all():
+            raise ResponseError(
+                f"every row of {column} is censored: nothing tells how much it varies; use "
+                "response='probit' for whether it is beyond the bound."
+            )
+        super().check(y, column)
+
+    def stated_priors(self, priors: Priors) -> dict[str, str]:
+        return {"noise_sd": priors.noise.stated()}
+
+    def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
+        return {"noise_sd": scale * jnp.exp(0.5 * dispersion[..., 0])}
+
+    def _standard_ends(self, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        sd = jnp.exp(0.5 * dispersion[0])
+        return tuple(jnp.clip((end - eta) / sd, -FAR, FAR) for end in self.ends)  # type: ignore[return-value]
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        lower, upper = self._standard_ends(eta, dispersion)
+        seen = super().log_prob(y, eta, dispersion)
+        at_upper = jnp.where(y >= self.ends[1], log_ndtr(-upper), seen)
+        return jnp.where(y <= self.ends[0], log_ndtr(lower), at_upper)
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        return jnp.clip(super().sample(key, eta, dispersion), *self.ends)
+
+    def mean(self, eta: Array, dispersion: Array) -> Array:
+        return self.moments(eta, jnp.zeros_like(eta), dispersion)[0]
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        # Of z = noise / sd cut to [a, b]: E z = a A + b B + phi(a) - phi(b), with A and B the
+        # probabilities beyond; E z^2 = a^2 A + b^2 B + 1 - A - B + a phi(a) - b phi(b).
+        a, b = self._standard_ends(location, dispersion)
+        below, above = ndtr(a), ndtr(-b)
+        at_a, at_b = (jnp.exp(-0.5 * end**2) / np.sqrt(2 * np.pi) for end in (a, b))
+        first = a * below + b * above + at_a - at_b
+        second = a**2 * below + b**2 * above + 1 - below - above + a * at_a - b * at_b
+        sd = jnp.exp(0.5 * dispersion[0])
+        return location + sd * first, sd**2 * jnp.maximum(second - first**2, 0.0)
+
+    def log_predictive(
+        self, y: Array, location: Array, variance: Array, dispersion: Array
+    ) -> Array:
+        return self.log_prob(y, location, dispersion)
+
+    def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        inside = super().cdf(y, location, jnp.zeros_like(location), dispersion)
+        return jnp.where(y < self.ends[0], 0.0, jnp.where(y >= self.ends[1], 1.0, inside))
+
+    def below(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        inside = super().cdf(y, location, jnp.zeros_like(location), dispersion)
+        return jnp.where(y <= self.ends[0], 0.0, jnp.where(y > self.ends[1], 1.0, inside))
