@@ -46,7 +46,8 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
 
     def predict(self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0) -> Any:
         """The most probable class."""
-        return self.classes_[np.argmax(self.predict_proba(X, which, draws, seed), axis=1)]
+        probability = self.predict_proba(X, which, draws, seed)
+        return self.classes_[np.argmax(probability, axis=1)]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
