@@ -1,11 +1,15 @@
 """Natural gradient hybrid variational inference and deep mixed models.
 
-Importing the package switches JAX to double precision: the variational algebra needs it.
+Importing the package switches JAX to double precision, which the variational algebra needs, and
+lets it keep compiled programs for the next process (``NGHVI_CACHE=off`` does not).
 """
 
 import jax
 
+from nghvi._compiled import keep_compiled
+
 jax.config.update("jax_enable_x64", True)
+keep_compiled()
 
 from nghvi import families as families
 from nghvi import interpret as interpret

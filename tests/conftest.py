@@ -1,9 +1,17 @@
 """Shared small problems; every fit in the suite is tiny."""
 
+import atexit
 import functools
 import gc
 import os
 import pathlib
+import shutil
+import tempfile
+
+# Workers, and processes that tests start, share the programs of this run and leave the user's be.
+if "PYTEST_XDIST_WORKER" not in os.environ and "NGHVI_CACHE" not in os.environ:
+    os.environ["NGHVI_CACHE"] = tempfile.mkdtemp(prefix="nghvi-tests-")
+    atexit.register(shutil.rmtree, os.environ["NGHVI_CACHE"], ignore_errors=True)
 
 # Each worker gets a core of its own, before JAX starts its threads: two thread pools on the same
 # cores spend their time waiting for each other.

@@ -1,0 +1,63 @@
+"""Compiled programs that outlive their process."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from nghvi import _compiled
+
+ASK = "import jax, nghvi; print(jax.config.jax_compilation_cache_dir)"
+
+
+def folder_of(**environment):
+    """Where a new process keeps its programs."""
+    kept = {name: v for name, v in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=kept | environment, capture_output=True, check=True
+    )
+    return done.stdout.decode().strip()
+
+
+@pytest.fixture(autouse=True)
+def config(monkeypatch):
+    """What JAX is told in this process, which goes on as it was."""
+    told = {}
+    fake = SimpleNamespace(jax_compilation_cache_dir=None, update=told.__setitem__)
+    monkeypatch.setattr(_compiled, "jax", SimpleNamespace(config=fake, __version__="1.2.3"))
+    return told
+
+
+def test_a_new_process_keeps_programs_where_it_is_told(tmp_path):
+    assert folder_of(NGHVI_CACHE=str(tmp_path)).startswith(str(tmp_path / f"jax-{jax.__version__}"))
+    own = str(tmp_path / "own")
+    assert folder_of(NGHVI_CACHE=str(tmp_path), JAX_COMPILATION_CACHE_DIR=own) == own
+
+
+@pytest.mark.parametrize("word", ["off", "0", ""])
+def test_it_can_be_switched_off(monkeypatch, config, word):
+    monkeypatch.setenv("NGHVI_CACHE", word)
+    assert _compiled.keep_compiled() is None
+    assert config == {}
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(monkeypatch, config, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("NGHVI_CACHE", str(tmp_path / "file"))
+    assert _compiled.keep_compiled() is None
+
+
+def test_the_oldest_programs_go_first(monkeypatch, config, tmp_path):
+    monkeypatch.setenv("NGHVI_CACHE", str(tmp_path))
+    monkeypatch.setattr(_compiled, "MOST_BYTES", 250)
+    for age in range(5):
+        path = tmp_path / f"program{age}"
+        path.write_bytes(bytes(100))
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert config == {}
+    folder = _compiled.keep_compiled()
+    assert config["jax_compilation_cache_dir"] == str(folder)
+    assert sorted(path.name for path in tmp_path.glob("program*")) == ["program0", "program1"]
