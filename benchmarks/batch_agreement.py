@@ -24,7 +24,7 @@ from nghvi._core.variational import Variational
 from nghvi.data import Rows
 from nghvi.families import Factor
 from nghvi.infer import infer
-from nghvi.models.batched import in_batches
+from nghvi.models.divided import in_batches
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Perceptron
 from nghvi.paper.studies.facts import about

@@ -20,8 +20,8 @@ from nghvi.data.grouped import Rows
 from nghvi.families import family_of
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
-from nghvi.models.published_start import published_start
 from nghvi.networks import Identity, Perceptron
+from nghvi.paper.methods.published_start import published_start
 from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian

@@ -215,7 +215,7 @@ def draw(results: Sequence[Result]) -> bytes:
     """The picture: one panel per model, one line per quantity."""
     from matplotlib import pyplot as plt
 
-    from nghvi.plots.style import BLUE, GREY, grid_or_new
+    from nghvi.plots.pictures import BLUE, GREY, grid_or_new
 
     axes = np.ravel(grid_or_new(None, len(results), 4))
     for ax, result in zip(axes, results, strict=False):

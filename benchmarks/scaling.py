@@ -59,8 +59,8 @@ def measure(groups: int, devices: int, seconds: float) -> dict[str, float]:
     from nghvi._core.step_rules import Adam
     from nghvi.data import Rows
     from nghvi.families.factor import FactorGaussian
+    from nghvi.models.divided import Sharded, mesh_of, shard
     from nghvi.models.mixed import MixedModel
-    from nghvi.models.sharded import Sharded, mesh_of, shard
     from nghvi.networks import Identity
     from nghvi.priors import InverseGamma, Priors
     from nghvi.responses import Gaussian

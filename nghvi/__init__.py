@@ -24,7 +24,7 @@ from nghvi._core.model import LatentModel as LatentModel
 from nghvi._core.model import MarginalModel as MarginalModel
 from nghvi._core.variational import Start as Start
 from nghvi.any_model import Posterior as Posterior
-from nghvi.data.dataset import GroupedDataset as GroupedDataset
+from nghvi.data.source import GroupedDataset as GroupedDataset
 from nghvi.estimators import MixedClassifier as MixedClassifier
 from nghvi.estimators import MixedRegressor as MixedRegressor
 from nghvi.estimators import mixed as mixed

@@ -24,7 +24,8 @@ MOST_BYTES = 500_000_000
 def keep_compiled() -> pathlib.Path | None:
     """Let JAX keep its programs; returns the folder, None if they are not kept there."""
     chosen = os.environ.get("NGHVI_CACHE")
-    if jax.config.jax_compilation_cache_dir or (chosen is not None and chosen.lower() in OFF):
+    by_user = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if by_user or (chosen is not None and chosen.lower() in OFF):
         return None
     root = _users_caches() / "nghvi" if chosen is None else pathlib.Path(chosen).expanduser()
     folder = root / f"jax-{jax.__version__}-{_processor()}"

@@ -21,8 +21,7 @@ from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
 from nghvi.data.streamed import StreamedRows
 from nghvi.families import Full
-from nghvi.models.batched import in_batches
-from nghvi.models.sharded import Sharded, mesh_of, place_latents, shard
+from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
 from nghvi.recipes.plan import HUGE, Plan, integrals_are_costly
 from nghvi.recipes.run import Keep, Position, Progress, Run, run

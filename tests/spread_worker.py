@@ -14,8 +14,8 @@ from nghvi._core.hosts import is_first, join, on_host
 from nghvi._core.score import Sampled
 from nghvi.data import Rows
 from nghvi.infer import infer
+from nghvi.models.divided import Sharded, mesh_of, shard
 from nghvi.models.mixed import MixedModel, prepare
-from nghvi.models.sharded import Sharded, mesh_of, shard
 from nghvi.networks import Identity
 from nghvi.priors import Priors
 from nghvi.responses import Gaussian

@@ -16,8 +16,8 @@ from nghvi.families import CholeskyGaussian, Factor
 from nghvi.families.factor import project
 from nghvi.infer import infer
 from nghvi.models.mixed import MixedModel, prepare
-from nghvi.models.published_start import published_start
 from nghvi.networks import Identity, Perceptron
+from nghvi.paper.methods.published_start import published_start
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import pareto_shape
 from nghvi.recipes.plan import HUGE

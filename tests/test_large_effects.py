@@ -13,7 +13,7 @@ from scipy.stats import norm, poisson
 
 from nghvi.data import Rows
 from nghvi.infer import infer
-from nghvi.latents import cubature, quadrature
+from nghvi.latents import integrate
 from nghvi.latents.rows import RowProblem, conditional_mode
 from nghvi.models import MixedModel, MixedParams
 from nghvi.networks import Identity
@@ -57,7 +57,7 @@ def test_counts_far_from_the_start_have_the_right_marginal(sd):
     assert mode.found.all()
     gradient, curvature = problem.derivatives(mode.effects)
     assert np.abs(gradient[0] / np.sqrt(curvature[0, 0])).max() < 1e-6
-    value = quadrature.log_marginal(problem, 41)
+    value = integrate.log_marginal(problem, 41)
     np.testing.assert_allclose(value, sum(exact(v) for v in y), atol=5e-3)
 
 
@@ -68,7 +68,7 @@ def test_a_mode_that_is_not_found_makes_the_density_no_number():
 
     problem = one_effect(Cliff(), np.ones(3), 1.0)
     assert not conditional_mode(problem).found.any()
-    assert jnp.isnan(quadrature.log_marginal(problem, 5))
+    assert jnp.isnan(integrate.log_marginal(problem, 5))
 
 
 PERSONS, VISITS, SPREAD = 12, 7, np.array([[7.0, 0.0], [1.4, 4.4]])
@@ -107,7 +107,7 @@ def test_groups_of_one_class_with_large_effects_are_integrated_by_few_nodes():
     model, params, rows = longitudinal(Logit())
     exact = dense_integral()
     value = {
-        n: float(quadrature.log_marginal(model.row_problem(params, rows), n)) for n in (5, 14, 20)
+        n: float(integrate.log_marginal(model.row_problem(params, rows), n)) for n in (5, 14, 20)
     }
     assert model.refined().nodes == 14
     assert abs(value[5] - exact) > 0.1
@@ -119,9 +119,9 @@ def test_groups_of_one_class_with_large_effects_are_integrated_by_few_nodes():
 @pytest.mark.parametrize("num_nodes", [10, 14])
 def test_trapezoidal_rules_integrate_the_normal_density_and_its_moments(r, num_nodes):
     """For every shift of the grid."""
-    points, logs = cubature.rule(num_nodes, r)
+    points, logs = integrate.rule(num_nodes, r)
     weights = np.exp(logs)
-    assert len(points) == cubature.num_points(num_nodes, r)
+    assert len(points) == integrate.num_points(num_nodes, r)
     assert r == 1 or len(points) % 8 == 0
     tolerance = 0.02 if num_nodes == 10 else 1e-3
     np.testing.assert_allclose(weights.sum(axis=0), 1, atol=tolerance)

@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.special import log_expit, log_ndtr, logsumexp
 
 from nghvi.data import Rows
-from nghvi.latents import conjugate, metropolis, quadrature
+from nghvi.latents import conjugate, integrate, metropolis
 from nghvi.latents.rows import conditional_mode
 from nghvi.models import MixedModel, MixedParams
 from nghvi.models.mixed import prepare
@@ -199,7 +199,7 @@ def test_the_mode_of_a_group_with_one_class_only_is_stationary(scale):
 def whitened_problem(response):
     """Two effects per group, and their exact conditional mean and covariance."""
     problem = model_for(response, 2).row_problem(params_for(response, 2), data_for(response))
-    return problem, jax.jit(lambda p: quadrature.moments(p, FINE[2]))(problem)
+    return problem, jax.jit(lambda p: integrate.moments(p, FINE[2]))(problem)
 
 
 def z_scores(values, exact):

@@ -14,7 +14,7 @@ from nghvi._core import hosts
 from nghvi._core.score import Integrated
 from nghvi.cli import main
 from nghvi.cli.side_by_side import quick_to_compile
-from nghvi.models.sharded import mesh_of, shard
+from nghvi.models.divided import mesh_of, shard
 from tests import spread_worker
 
 FOUR = "--xla_force_host_platform_device_count=4"

@@ -18,8 +18,8 @@ import nghvi
 from nghvi._core.hybrid import State
 from nghvi._core.variational import Variational
 from nghvi.storage import StorageError, file
+from nghvi.storage.classes import fits
 from nghvi.storage.codec import decode, encode
-from nghvi.storage.fields import fits
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._core.hosts import is_first
 from nghvi._core.response import Response
 from nghvi.data import Rows
-from nghvi.data.dataset import GroupedDataset
 from nghvi.data.frame import Column, DataError, column_names, read_columns, stated_order
 from nghvi.data.scaling import Scaling, add_intercept
-from nghvi.data.source import InMemory, OnDisk, Source
+from nghvi.data.source import GroupedDataset, InMemory, OnDisk, Source
 from nghvi.estimators import tables
 from nghvi.estimators.assembly import assemble
 from nghvi.estimators.checks import Checks
@@ -37,8 +36,8 @@ from nghvi.families import family_of
 from nghvi.infer import Inference, infer
 from nghvi.methods import Method
 from nghvi.models.mixed import MixedModel
-from nghvi.models.published_start import published_start
 from nghvi.paper.methods import BASELINES
+from nghvi.paper.methods.published_start import published_start
 from nghvi.posterior.mixed import MixedPosterior
 from nghvi.priors import Priors
 from nghvi.recipes.run import Position

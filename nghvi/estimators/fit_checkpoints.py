@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator
 from nghvi._typing import Data
 from nghvi.data.frame import DataError
 from nghvi.data.streamed import StreamedRows
+from nghvi.models.divided import mesh_of
 from nghvi.models.mixed import MixedModel
-from nghvi.models.sharded import mesh_of
 from nghvi.storage.checkpoints import Checkpoints
 from nghvi.storage.file import library_version
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from nghvi._core.draws import flat_normal
 from nghvi._linalg import small
 from nghvi._typing import Key
-from nghvi.latents import quadrature
+from nghvi.latents import integrate
 from nghvi.latents.rows import RowProblem, conditional_mode
 
 DEGREES = 5.0
@@ -32,7 +32,7 @@ class Proposal(NamedTuple):
 def make_proposal(problem: RowProblem, num_nodes: int) -> Proposal:
     """Moments by quadrature, which sees the skewness of groups with one class, or Laplace's."""
     if num_nodes > 1:
-        centre, covariance = quadrature.moments(problem, num_nodes)
+        centre, covariance = integrate.moments(problem, num_nodes)
     else:
         centre = conditional_mode(problem, CENTRE_TOLERANCE).effects
         covariance = small.inverse(small.cholesky(problem.curvature(centre)))

@@ -22,7 +22,7 @@ from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
 from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
-from nghvi.latents import centring, conjugate, cubature, metropolis, quadrature
+from nghvi.latents import centring, conjugate, integrate, metropolis
 from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import scales
 from nghvi.models.linear_start import LinearStart
@@ -120,7 +120,7 @@ class MixedModel(MarginalModel):
         return dataclasses.replace(self, effects_unit=scales.units(data, noise))
 
     def refined(self) -> "MixedModel":
-        few = self.num_effects <= cubature.LARGEST_PRODUCT
+        few = self.num_effects <= integrate.LARGEST_PRODUCT
         finer = max(REFINED_NODES, 3 * self.nodes // 2) if few else self.nodes + 1
         if self.response.conjugate or self.num_effects == 0:
             return self
@@ -149,7 +149,7 @@ class MixedModel(MarginalModel):
     def _num_points(self) -> int:
         if self.response.conjugate or self.num_effects == 0:
             return 1
-        return cubature.num_points(self.nodes, self.num_effects)
+        return integrate.num_points(self.nodes, self.num_effects)
 
     @property
     def integration_is_cheap(self) -> bool:
@@ -330,7 +330,7 @@ class MixedModel(MarginalModel):
             eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)
             fit = log_likelihood(self.response_of(data), params.dispersion, data, eta)
         else:
-            fit = quadrature.log_marginal(self.row_problem(params, data), self.nodes)
+            fit = integrate.log_marginal(self.row_problem(params, data), self.nodes)
         return fit + self.log_prior(params)
 
     def log_joint(self, params: MixedParams, latents: Float[Array, "k r"], data: Rows) -> Scalar:
@@ -414,7 +414,7 @@ class MixedModel(MarginalModel):
 
     @property
     def _proposal_nodes(self) -> int:
-        return self.nodes if self.num_effects <= cubature.LARGEST_PRODUCT else 1
+        return self.nodes if self.num_effects <= integrate.LARGEST_PRODUCT else 1
 
     def effect_moments(
         self, key: Key, params: MixedParams, data: GroupedData
@@ -425,7 +425,7 @@ class MixedModel(MarginalModel):
             return conjugate.moments(self.conditional(params, data))
         if r == 0 or self.nodes == 1:
             return self.draw_effects(key, params, data), jnp.zeros((r, r, data.num_groups))
-        mean, cov = quadrature.moments(self.row_problem(params, data), self.nodes)
+        mean, cov = integrate.moments(self.row_problem(params, data), self.nodes)
         inverse = small.inverse_lower(lower)
         return conjugate.colour(mean, lower), jnp.einsum("ai,abk,bj->ijk", inverse, cov, inverse)
 

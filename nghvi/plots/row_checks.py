@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from scipy.ndimage import gaussian_filter1d
 from scipy.stats import binom
 
-from nghvi.plots.style import (
+from nghvi.plots.pictures import (
     BLUE,
     GREY,
     ORANGE,

@@ -11,16 +11,16 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from nghvi.plots import style
+from nghvi.plots.pictures import BLUE, GREY, ORANGE
 from nghvi.report.html import Html, element
 
 INK = "#010203"
 """Stands for the text's colour until the picture is in the page."""
 COLOURS = {
     INK: "currentColor",
-    style.BLUE: "var(--blue)",
-    style.GREY: "var(--grey)",
-    style.ORANGE: "var(--red)",
+    BLUE: "var(--blue)",
+    GREY: "var(--grey)",
+    ORANGE: "var(--red)",
 }
 SETTINGS: Any = {
     "svg.fonttype": "none",

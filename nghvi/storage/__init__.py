@@ -13,10 +13,9 @@ from sklearn.base import BaseEstimator
 
 from nghvi._core.errors import StorageError as StorageError
 from nghvi.storage import file
-from nghvi.storage.classes import class_named, is_registered
+from nghvi.storage.classes import class_named, hints_of, is_registered, misfit
 from nghvi.storage.classes import register as register
 from nghvi.storage.codec import decode, encode
-from nghvi.storage.fields import hints_of, misfit
 
 ALTERED = "the file was altered; get another copy of it or fit again"
 

@@ -41,9 +41,9 @@ from nghvi.data import Rows
 from nghvi.families import CholeskyGaussian
 from nghvi.infer import Inference
 from nghvi.models.mixed import GroupedData, MixedModel, MixedParams, prepare
-from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
 from nghvi.paper.methods import snngm
+from nghvi.paper.methods.published_start import published_start
 from nghvi.paper.methods.snngm import Block
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.run import Progress, Run

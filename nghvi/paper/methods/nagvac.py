@@ -28,8 +28,7 @@ from nghvi.paper.methods.nagvac_step import Iterate, Nagvac
 from nghvi.paper.methods.one_factor import METRICS
 from nghvi.paper.methods.ridge import FIRST_PRECISION, Ridge, start
 from nghvi.priors import HalfT, InverseGamma
-from nghvi.recipes.interrupt import Interrupt
-from nghvi.recipes.run import Progress, Run
+from nghvi.recipes.run import Interrupt, Progress, Run
 from nghvi.recipes.verdict import LOOKS, Cause, Status, Verdict, judge
 
 LENGTH = 0.1

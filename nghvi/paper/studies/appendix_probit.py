@@ -19,9 +19,9 @@ from nghvi._special import inverse_mills
 from nghvi.families import FactorGaussian
 from nghvi.methods import PUBLISHED
 from nghvi.models.mixed import MixedModel
-from nghvi.models.published_start import published_start
 from nghvi.networks import Identity
 from nghvi.paper.methods import gibbs
+from nghvi.paper.methods.published_start import published_start
 from nghvi.paper.studies.compared import rows_of, with_intercept
 from nghvi.paper.studies.exhibits import save, trace_axes, write_table
 from nghvi.paper.studies.problems import GROUP

@@ -1,11 +1,11 @@
-"""A grouped model on many devices: every device has a piece of the groups.
+"""A grouped model whose groups are divided: over devices, or over steps in mini-batches.
 
 Groups are independent given theta, so with pieces p of the data::
 
     log p(y, theta) = log p(theta) + sum_p log p(y_p | theta)
 
 A device draws or integrates the latents of its own groups, and differentiates. What travels is one
-sum a density: its value with its gradient, m + 1 numbers, however many groups there are.
+sum per density: its value with its gradient, m + 1 numbers, however many groups there are.
 """
 
 import numbers
@@ -21,11 +21,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float
 
+from nghvi._core.batches import Batches, Subsampled
+from nghvi._core.errors import InputError
 from nghvi._core.hosts import DeviceError
-from nghvi._core.model import DividedModel, LatentModel
-from nghvi._typing import Key, Latents, Params, PyTree, Scalar
+from nghvi._core.model import DividedModel, LatentModel, MarginalModel
+from nghvi._typing import Data, Key, Latents, Params, PyTree, Scalar
+from nghvi.data import Rows
 from nghvi.data.grouped import Grouped
 from nghvi.data.pieces import cut
+from nghvi.data.streamed import StackedPieces, StreamedRows
 
 AXIS = "groups"
 EVERYWHERE, BY_PIECE = Spec(), Spec(AXIS)
@@ -265,3 +269,39 @@ def _forward(
 @_total.def_bwd
 def _backward(slope: Array, cotangent: Array, *unused: Any) -> Array:
     return cotangent * slope
+
+
+def in_batches(
+    model: LatentModel,
+    data: Data,
+    batch_groups: int | None,
+    *,
+    seed: int = 0,
+    method: object = "auto",
+    full: bool = False,
+    devices: int | str | None = None,
+) -> tuple[Subsampled, Batches]:
+    """The model of a piece and the pieces; ``batch_groups=None`` where they lie on disk already."""
+    if method != "auto":
+        raise InputError(
+            f"batch_groups with method={method!r}: the published rules see all groups at every "
+            "step; leave batch_groups=None, or method='auto'."
+        )
+    if full:
+        raise InputError("batch_groups with family='full' (rank='full'): give a number of factors.")
+    if devices is not None:
+        raise InputError(
+            f"batch_groups with devices={devices!r}: a batch is one device's work; choose one."
+        )
+    if not isinstance(data, Rows | StreamedRows) or not isinstance(model, MarginalModel):
+        raise InputError(
+            f"batch_groups with {type(model).__name__} of {type(data).__name__}: only a model of "
+            "grouped rows with a log_marginal can be divided into groups."
+        )
+    if getattr(model, "gibbs", None) is not None:
+        raise InputError(
+            "batch_groups with Gibbs sweeps: they go on from the last draw of a group's effects, "
+            "which is many steps old; give the model gibbs=None."
+        )
+    pieces = data if isinstance(data, StreamedRows) else StackedPieces(data, batch_groups, seed)
+    return Batches.of(pieces, seed, model)
