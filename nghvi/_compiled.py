@@ -3,9 +3,13 @@
 ``NGHVI_CACHE`` names the folder; ``NGHVI_CACHE=off`` keeps nothing. Without it programs are in the
 user's folder for caches. A folder of JAX's own choice (``JAX_COMPILATION_CACHE_DIR``) is left as it
 is. Programs of another version of JAX or for another processor lie in folders of their own.
+
+Within a process programs pile up with every new shape of the data. Each holds memory maps, of which
+Linux allows a process 65,530; beyond, the compiler ends the process.
 """
 
 import contextlib
+import gc
 import hashlib
 import os
 import pathlib
@@ -17,6 +21,9 @@ import jax
 OFF = ("", "0", "off", "no", "false")
 WORTH_KEEPING = 0.05
 """Seconds of compilation from which a program is kept."""
+MAPS = pathlib.Path("/proc/self/maps")
+MOST_MAPS = 30_000
+"""Beyond, all programs of the process are forgotten; those on disk come back quickly."""
 MOST_BYTES = 500_000_000
 """Beyond, the programs that were used longest ago are deleted."""
 
@@ -68,3 +75,11 @@ def _forget_the_oldest(root: pathlib.Path) -> None:
             return
         path.unlink(missing_ok=True)
         spare -= facts.st_size
+
+
+def forget_programs_if_many() -> None:
+    """Make room for further programs; called before a fit, whose own programs stay."""
+    with contextlib.suppress(OSError):  # not Linux
+        if MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+            jax.clear_caches()
+            gc.collect()

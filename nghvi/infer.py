@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
+from nghvi._compiled import forget_programs_if_many
 from nghvi._core.batches import Batches
 from nghvi._core.draws import AntitheticDraws
 from nghvi._core.errors import InputError
@@ -116,6 +117,7 @@ def infer(
         Called after every chunk of steps with where the run is, and whether it ends there.
     """
     settings = (settings or Settings()).changed(changes)
+    forget_programs_if_many()
     key = jax.random.key(settings.seed)
     divided, parts, settings, resume = _divide(model, data, settings, resume)
     plan = Plan.of(settings, divided, parts)

@@ -2,9 +2,7 @@
 
 import atexit
 import functools
-import gc
 import os
-import pathlib
 import shutil
 import tempfile
 
@@ -26,6 +24,7 @@ import pandas as pd
 import pytest
 
 import nghvi
+from nghvi._compiled import forget_programs_if_many
 from nghvi.cli.side_by_side import quick_to_compile
 
 # Most of the time goes into compiling programs that run once. JAX has not started yet; processes
@@ -34,18 +33,12 @@ os.environ.update(quick_to_compile())
 
 matplotlib.use("Agg")
 
-MAPS = pathlib.Path("/proc/self/maps")
-MOST_MAPS = 30_000
-"""Programs hold memory maps, of which Linux allows a process 65,530: beyond, XLA crashes."""
-
 
 @pytest.fixture(scope="module", autouse=True)
 def bounded_programs():
     """Forget compiled programs between files when there are many."""
     yield
-    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
-        jax.clear_caches()
-        gc.collect()
+    forget_programs_if_many()
 
 
 @functools.lru_cache

@@ -1,5 +1,6 @@
 """Compiled programs that outlive their process."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -27,7 +28,9 @@ def config(monkeypatch):
     """What JAX is told in this process, which goes on as it was."""
     told = {}
     fake = SimpleNamespace(jax_compilation_cache_dir=None, update=told.__setitem__)
-    monkeypatch.setattr(_compiled, "jax", SimpleNamespace(config=fake, __version__="1.2.3"))
+    forget = functools.partial(told.__setitem__, "forgotten", True)
+    jax_of_test = SimpleNamespace(config=fake, __version__="1.2.3", clear_caches=forget)
+    monkeypatch.setattr(_compiled, "jax", jax_of_test)
     return told
 
 
@@ -61,3 +64,16 @@ def test_the_oldest_programs_go_first(monkeypatch, config, tmp_path):
     folder = _compiled.keep_compiled()
     assert config["jax_compilation_cache_dir"] == str(folder)
     assert sorted(path.name for path in tmp_path.glob("program*")) == ["program0", "program1"]
+
+
+@pytest.mark.parametrize(("maps", "forgotten"), [(5, {}), (50, {"forgotten": True})])
+def test_programs_are_forgotten_before_a_process_has_too_many(
+    monkeypatch, config, tmp_path, maps, forgotten
+):
+    """XLA ends a process with more memory maps than Linux allows."""
+    monkeypatch.setattr(_compiled, "MAPS", tmp_path / "maps")
+    monkeypatch.setattr(_compiled, "MOST_MAPS", 10)
+    _compiled.forget_programs_if_many()  # no such file on this machine
+    (tmp_path / "maps").write_text("a map\n" * maps)
+    _compiled.forget_programs_if_many()
+    assert config == forgotten
