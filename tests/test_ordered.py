@@ -1,12 +1,18 @@
 """Classes in an order: where the order comes from, and what is refused."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
 import nghvi
 from nghvi._core.errors import DataError
 from nghvi._core.response import ResponseError
+from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.networks import Identity
+from nghvi.priors import HalfT, Priors
 from nghvi.responses import OrderedLogit
 
 FORMULA = "y ~ x + (1 | g)"
@@ -69,3 +75,30 @@ def test_cutpoints_take_the_place_of_the_intercept():
 def test_a_binary_response_refers_to_ordered_ones():
     with pytest.raises(DataError, match="ordered-logit"):
         nghvi.mixed(FORMULA, rows(), response="logit")
+
+
+PRIORS = Priors(coef_sd=2.0, effects=HalfT())
+
+
+def cuts_of(model, params):
+    coef, own = (jax.vmap(of)(params) for of in (model.coef, model.dispersion))
+    return np.column_stack(list(model.response.reported(own, 1.0, coef[:, 0]).values())), coef
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_the_prior_of_cutpoints_is_normal_on_the_ordered_set(relative):
+    model = MixedModel(Identity(2), OrderedLogit(4), PRIORS, (0,), relative_coef=relative)
+    start = MixedParams((), jnp.zeros(2), jnp.zeros(2), jnp.zeros(1))
+    drawn = model.sample_prior(np.random.default_rng(0), 20_000, start)
+    drawn = drawn._replace(weight_scale=np.zeros((20_000, 0)))
+    cuts, coef = cuts_of(model, drawn)
+    known = np.sort(2 * np.random.default_rng(1).standard_normal((20_000, 3)), axis=1)
+    np.testing.assert_allclose(cuts.mean(axis=0), known.mean(axis=0), atol=0.06)
+    np.testing.assert_allclose(np.cov(cuts.T), np.cov(known.T), atol=0.12)
+    np.testing.assert_allclose(np.std(coef[:, 1]), 2, rtol=0.03)
+    # Densities at two draws with the same effects: that of the cutpoints by the gaps' Jacobian.
+    drawn = jax.tree.map(lambda leaf: leaf[:2], drawn._replace(effects=jnp.zeros((20_000, 1))))
+    cuts, coef = cuts_of(model, drawn)
+    expected = norm.logpdf(cuts, scale=2).sum(axis=1) + np.log(np.diff(cuts)).sum(axis=1)
+    expected += norm.logpdf(coef[:, 1], scale=2)
+    np.testing.assert_allclose(np.diff(jax.vmap(model.log_prior)(drawn)), np.diff(expected))

@@ -111,8 +111,7 @@ class MixedModel(MarginalModel):
         noise = None
         if isinstance(data, Rows):
             mean = data.total(data.y) / data.num_rows
-            if self.num_facts:
-                data = eqx.tree_at(lambda rows: rows.x, data, self._inputs(data.x))
+            data = eqx.tree_at(lambda rows: rows.x, data, self._inputs(data.x))
             data = LinearStatistics.from_rows(data, self.random, known=self.known_coef)
             noise = self.response.noise(float(mean), float(data.variance))
         if not isinstance(data, LinearStatistics):
@@ -203,7 +202,7 @@ class MixedModel(MarginalModel):
         coef = normal_log_density(self.coef(params), self.priors.coef_sd)
         coef += self._log_intercept(params)
         coef += params.coef.size * jnp.log(self.coef_unit(params))
-        total = weights + coef + self.response.log_prior(params.dispersion, self.priors)
+        total = weights + coef + self.response.log_prior(self.dispersion(params), self.priors)
         if self.num_effects == 0:
             return total
         free, log_jacobian = self._free_effects(params)
@@ -211,7 +210,7 @@ class MixedModel(MarginalModel):
 
     def _log_intercept(self, params: MixedParams) -> Scalar:
         """What the intercept's density given the dispersion exceeds that of a coefficient by."""
-        found = self.response.intercept_prior(params.dispersion, self.priors)
+        found = self.response.intercept_prior(self.dispersion(params), self.priors)
         if found is None:
             return jnp.zeros(())
         first, usual = self.coef(params)[0], self._intercept_sd
@@ -227,7 +226,7 @@ class MixedModel(MarginalModel):
 
         Without them it is the density of what priors are stated for, such as sds.
         """
-        total = self.response.log_volume(params.dispersion, self.priors)
+        total = self.response.log_volume(self.dispersion(params), self.priors)
         if self.num_effects == 0:
             return total
         free, log_jacobian = self._free_effects(params)
@@ -245,13 +244,18 @@ class MixedModel(MarginalModel):
         if self.num_effects:
             free = jnp.asarray(self.priors.effects.sample(rng, number, self.num_effects))
             effects = np.asarray(jax.vmap(self._effects_from_free)(free))
-        return MixedParams(
+        drawn = MixedParams(
             jax.tree.map(lambda w: np.broadcast_to(w, (number, *w.shape)), start.weights),
             jnp.asarray(coef),
             dispersion,
             jnp.asarray(effects),
             rng.standard_normal((number, np.asarray(start.weight_scale).size)),
         )
+        # Priors are stated for the numbers themselves, theta may hold them in units of the effects.
+        plain = drawn._replace(weights=(), weight_scale=np.zeros((number, 0)))
+        unit = jax.vmap(self.coef_unit)(plain)[:, None]
+        own = dispersion - jnp.log(unit) if self.response.takes_intercept else dispersion
+        return drawn._replace(coef=drawn.coef / unit, dispersion=own)
 
     def _num_scales(self, weights: PyTree) -> int:
         learnt = self.priors.weight_sd is None and not self.trunk.sized
@@ -295,6 +299,12 @@ class MixedModel(MarginalModel):
         """beta, without the known coefficients."""
         return self.coef_unit(params) * params.coef
 
+    def dispersion(self, params: MixedParams) -> Float[Array, " c"]:
+        """The response's own parameters; logarithms of gaps between cutpoints are relative, too."""
+        if not (self.relative_coef and self.response.takes_intercept):
+            return params.dispersion
+        return params.dispersion + jnp.log(self.coef_unit(params))
+
     def all_coef(self, params: MixedParams) -> Float[Array, " q"]:
         """beta with the known coefficients."""
         return jnp.concatenate([self.coef(params), jnp.array(self.known_coef)])
@@ -308,7 +318,7 @@ class MixedModel(MarginalModel):
         h = data.features(lambda x: self.features(params, x))
         return RowProblem.whiten(
             self.response_of(data),
-            params.dispersion,
+            self.dispersion(params),
             data,
             h @ self.all_coef(params),
             self.design(h),
@@ -328,7 +338,7 @@ class MixedModel(MarginalModel):
             fit = conjugate.log_marginal(moments, jnp.exp(params.dispersion[0]), lower)
         elif self.num_effects == 0:
             eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)
-            fit = log_likelihood(self.response_of(data), params.dispersion, data, eta)
+            fit = log_likelihood(self.response_of(data), self.dispersion(params), data, eta)
         else:
             fit = integrate.log_marginal(self.row_problem(params, data), self.nodes)
         return fit + self.log_prior(params)
@@ -336,7 +346,7 @@ class MixedModel(MarginalModel):
     def log_joint(self, params: MixedParams, latents: Float[Array, "k r"], data: Rows) -> Scalar:
         h = data.features(lambda x: self.features(params, x))
         eta = h @ self.all_coef(params) + jnp.sum(self.design(h) * data.expand(latents), axis=1)
-        fit = log_likelihood(self.response_of(data), params.dispersion, data, eta)
+        fit = log_likelihood(self.response_of(data), self.dispersion(params), data, eta)
         lower = self.precision_factor(params)
         log_det = jnp.sum(jnp.log(jnp.diagonal(lower)))
         constant = log_det - 0.5 * self.num_effects * jnp.log(2 * jnp.pi)

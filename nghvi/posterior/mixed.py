@@ -118,7 +118,9 @@ class MixedPosterior(NamedTuple):
         # A precision that has underflowed has no inverse: not a number, as people shall see.
         lower[(np.diagonal(lower, axis1=1, axis2=2) == 0).any(axis=1)] = np.nan
         root = effects_map @ np.linalg.inv(lower).transpose(0, 2, 1)
-        reported = self.model.response.reported(params.dispersion, self.scaling.y_scale, coef[:, 0])
+        reported = self.model.response.reported(
+            _dispersions(self.model, params), self.scaling.y_scale, coef[:, 0]
+        )
         return {
             "coef": coef,
             **{name: np.asarray(values) for name, values in reported.items()},
@@ -171,6 +173,11 @@ class MixedPosterior(NamedTuple):
     def _affordable(self) -> int:
         size = sum(self.model.evaluation_size(part) for part in self.parts)
         return max(100, int(4e8 // (size + 1)))
+
+
+@eqx.filter_jit
+def _dispersions(model: MixedModel, params: MixedParams) -> Array:
+    return jax.vmap(model.dispersion)(params)
 
 
 @eqx.filter_jit

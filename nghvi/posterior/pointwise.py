@@ -106,6 +106,6 @@ def _by_rows(
         eta = h @ model.all_coef(params)
         if model.num_effects:
             eta = eta + jnp.sum(model.design(h) * draw[2][rows.codes], axis=1)
-        return value(model.response_at(rows.x), draw[0], rows.y, eta, params.dispersion)
+        return value(model.response_at(rows.x), draw[0], rows.y, eta, model.dispersion(params))
 
     return jax.lax.map(one, (jax.random.split(key, len(draws[0])), *draws))

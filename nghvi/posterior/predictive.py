@@ -212,8 +212,8 @@ def _draw(inputs: Inputs, effects: bool, num_new: int, noise: bool) -> Float[Arr
             table = jnp.concatenate([_drawn(model, inputs.parts, key_effects, params), new])
             eta = eta + jnp.sum(model.design(h) * table[inputs.codes], axis=1)
         if not noise:
-            return response.mean(eta, params.dispersion)
-        return response.sample(key_noise, eta, params.dispersion)
+            return response.mean(eta, model.dispersion(params))
+        return response.sample(key_noise, eta, model.dispersion(params))
 
     return jax.lax.map(one, (inputs.keys, inputs.theta))
 
@@ -228,7 +228,7 @@ def _predictor(
     h = model.features(params, inputs.x)
     fixed, design = h @ model.all_coef(params), model.design(h)
     if not effects or model.num_effects == 0:
-        return fixed, jnp.zeros_like(fixed), params.dispersion
+        return fixed, jnp.zeros_like(fixed), model.dispersion(params)
     white = whiten_design(design, model.precision_factor(params))
     population = jnp.sum(white**2, axis=1)
     num_known = sum(part.num_groups for part in parts)
@@ -242,7 +242,7 @@ def _predictor(
 
         variance = jax.lax.map(variance_of, (design, position), batch_size=ROWS_AT_ONCE)
         location = fixed + jnp.where(known, jnp.sum(design * mean[position], axis=1), 0.0)
-        return location, jnp.where(known, variance, population), params.dispersion
+        return location, jnp.where(known, variance, population), model.dispersion(params)
     # Drawing is dear, and predictions for the population need none.
     drawn = jax.lax.cond(
         jnp.any(known),
@@ -253,7 +253,7 @@ def _predictor(
     # in all rows, so that a row's prediction does not depend on the others.
     new = jnp.sqrt(population) * standard
     effect = jnp.where(known, jnp.sum(design * drawn[position], axis=1), new)
-    return fixed + effect, jnp.zeros_like(fixed), params.dispersion
+    return fixed + effect, jnp.zeros_like(fixed), model.dispersion(params)
 
 
 def _conditional(
