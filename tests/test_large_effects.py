@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.scipy.special import gammaln
 from scipy.integrate import quad
-from scipy.special import log_expit, logsumexp
+from scipy.special import log_expit, log_ndtr, logsumexp
 from scipy.stats import norm, poisson
 
 from nghvi.data import Rows
@@ -90,14 +90,14 @@ def longitudinal(response, num_nodes=None, **settings):
     return model, MixedParams((), jnp.array([-2.0, -1.0]), jnp.zeros(0), jnp.asarray(free)), rows
 
 
-def dense_integral():
+def dense_integral(log_cdf=log_expit, spread=SPREAD):
     axis = np.linspace(-7, 7, 401)
     u = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
     total = 0.0
     for k in range(PERSONS):
         mine = k == CODES
-        eta = DESIGN[mine] @ [-2.0, -1.0] + u @ SPREAD.T @ DESIGN[mine].T
-        log = log_expit((2 * Y[mine] - 1) * eta).sum(axis=1) + norm.logpdf(u).sum(axis=1)
+        eta = DESIGN[mine] @ [-2.0, -1.0] + u @ spread.T @ DESIGN[mine].T
+        log = log_cdf((2 * Y[mine] - 1) * eta).sum(axis=1) + norm.logpdf(u).sum(axis=1)
         total += logsumexp(log) + 2 * np.log(axis[1] - axis[0])
     return total
 
@@ -113,6 +113,17 @@ def test_groups_of_one_class_with_large_effects_are_integrated_by_few_nodes():
     assert abs(value[5] - exact) > 0.1
     assert abs(value[14] - exact) < 0.02
     assert abs(value[20] - exact) < 0.005
+
+
+@pytest.mark.parametrize(("factor", "wrong"), [(0.6, 0.001), (2.0, 0.02)])
+def test_more_nodes_reach_as_far_as_conditionals_of_one_class_do(factor, wrong):
+    """These are many times wider than their curvature at the mode says, most of all with probit."""
+    model, params, rows = longitudinal(Probit())
+    shift = jnp.array([-np.log(factor), 0.0, -np.log(factor)])
+    wider = params._replace(effects=params.effects.at[1].divide(factor) + shift)
+    exact = dense_integral(log_ndtr, factor * SPREAD)
+    value = float(integrate.log_marginal(model.row_problem(wider, rows), 31))
+    assert abs(value - exact) < wrong
 
 
 @pytest.mark.parametrize("r", [1, 2, 3])
