@@ -6,7 +6,7 @@ BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: setup demo test lint docs bench bench-setup results-page clean
+.PHONY: setup demo test test-slow lint docs bench bench-setup results-page clean
 
 setup: $(READY)
 
@@ -19,7 +19,11 @@ demo: $(READY)
 	$(BIN)/nghvi demo --out demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+# Fits that take minutes each: every response through everything after the fit, and the like.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(READY)
 	$(BIN)/ruff format --check nghvi tests benchmarks docs

@@ -231,6 +231,7 @@ def test_settings_that_make_no_sense_are_refused(panel, wrong):
         estimator.fit(panel[["g", "a", "b"]], panel["y"])
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_from_batches_of_groups():
     x, y, group = kinked(60, 6)
     table = pd.DataFrame(x, columns=["a", "b"]).assign(g=group)

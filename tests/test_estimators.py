@@ -157,6 +157,7 @@ def test_probit_recovers_probabilities(binary_panel, fitted_binary):
     np.testing.assert_allclose(named.predict_proba(binary_panel[COLUMNS]), probability, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_probit_with_four_effects_is_integrated_and_converges(binary_panel):
     few = binary_panel[binary_panel["g"] < 12]
     frame = few[COLUMNS].assign(c=np.sin(np.arange(len(few))))

@@ -23,16 +23,21 @@ FITTED = [
     not in ("gaussian", "student-t", "probit", "logit", "poisson", "negative-binomial", "gamma")
 ]
 """Those without tests of their own."""
+ALWAYS = ("zero-inflated-poisson", "ordered-logit", "tobit")
+"""A count, classes and a number with facts of its own; ``make test-slow`` fits the others."""
 RIGHT, INTERCEPT, SLOPE = "x + (1 | g)", 0.5, 0.7
 LEFT = {(): "y", ("trials",): "y | trials(n)", ("lower", "upper"): "censored(y, low, 2)"}
 """The left-hand side of a formula by what the response knows about a row."""
-responses = pytest.mark.parametrize("name", FITTED)
-of_numbers = pytest.mark.parametrize(
-    "name", [name for name in FITTED if not RESPONSES[name].response.classes]
-)
-of_classes = pytest.mark.parametrize(
-    "name", [name for name in FITTED if RESPONSES[name].response.classes]
-)
+
+
+def over(names):
+    marks = {name: () if name in ALWAYS else (pytest.mark.slow,) for name in names}
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=m) for n, m in marks.items()])
+
+
+responses = over(FITTED)
+of_numbers = over(name for name in FITTED if not RESPONSES[name].response.classes)
+of_classes = over(name for name in FITTED if RESPONSES[name].response.classes)
 
 
 def draw(name, groups, seed):

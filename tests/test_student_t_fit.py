@@ -136,6 +136,7 @@ def test_new_groups_and_files(heavy, tmp_path):
     pd.testing.assert_frame_equal(again.summary(), heavy.summary())
 
 
+@pytest.mark.slow
 def test_a_network_on_repeated_inputs_shrugs_off_outliers():
     """Three effects per group are drawn by Gibbs sweeps."""
     rng = np.random.default_rng(0)
