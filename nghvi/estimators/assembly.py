@@ -67,17 +67,17 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     scaling = Scaling.none(len(of_x[0]))
     if settings.standardize:
         scaling = _scaling(spec, structure, of_x, of_y)
-    scaling = scaling.with_facts(len(spec.facts), as_response=response.facts_like_response)
     if settings.priors is None:
         of_predictor = (response.typical_predictor, 1.0)
         structure = follow_data(
             structure,
             spec,
-            (of_x[0] - scaling.centre[: len(of_x[0])]) / scaling.scale[: len(of_x[0])],
-            of_x[1] / scaling.scale[: len(of_x[0])] ** 2,
+            scaling.apply(of_x[0]),
+            of_x[1] / scaling.scale**2,
             of_predictor if of_y is None else _scaled(scaling, of_y),
             source.num_rows,
         )
+    scaling = scaling.with_facts(len(spec.facts), as_response=response.facts_like_response)
     rows, fingerprint = source.read(scaling, spec.intercept)
     counted = sample.weight is not None
     model, data, batch_groups = _model_and_data(settings, spec, structure, response, rows, counted)
