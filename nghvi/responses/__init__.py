@@ -3,22 +3,22 @@
 from nghvi._core.response import Response as Response
 from nghvi.responses.beta import Beta as Beta
 from nghvi.responses.beta_binomial import BetaBinomial as BetaBinomial
+from nghvi.responses.binary import Logit as Logit
+from nghvi.responses.binary import Probit as Probit
 from nghvi.responses.binomial import Binomial as Binomial
 from nghvi.responses.binomial import BinomialProbit as BinomialProbit
 from nghvi.responses.gamma import GammaResponse as GammaResponse
 from nghvi.responses.gaussian import Gaussian as Gaussian
-from nghvi.responses.logit import Logit as Logit
 from nghvi.responses.negative_binomial import NegativeBinomial as NegativeBinomial
-from nghvi.responses.ordered_logit import OrderedLogit as OrderedLogit
-from nghvi.responses.ordered_probit import OrderedProbit as OrderedProbit
+from nghvi.responses.ordered import OrderedLogit as OrderedLogit
+from nghvi.responses.ordered import OrderedProbit as OrderedProbit
 from nghvi.responses.poisson import Poisson as Poisson
-from nghvi.responses.probit import Probit as Probit
 from nghvi.responses.student_t import StudentT as StudentT
 from nghvi.responses.tobit import Tobit as Tobit
-from nghvi.responses.zero_inflated_negative_binomial import (
+from nghvi.responses.zero_inflated import (
     ZeroInflatedNegativeBinomial as ZeroInflatedNegativeBinomial,
 )
-from nghvi.responses.zero_inflated_poisson import ZeroInflatedPoisson as ZeroInflatedPoisson
+from nghvi.responses.zero_inflated import ZeroInflatedPoisson as ZeroInflatedPoisson
 
 RESPONSES: dict[str, type[Response]] = {
     "gaussian": Gaussian,

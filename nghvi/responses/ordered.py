@@ -1,4 +1,4 @@
-"""What responses of ordered classes share: y = 0, 1, ... is where a latent variable falls.
+"""Ordered classes: y = 0, 1, ... is where a logistic or normal latent variable falls.
 
     P(y <= k) = F(t_k - eta),    0 = t_0 < t_1 < ... < t_{J-2}
 
@@ -9,6 +9,10 @@ Prior: independent N(0, s^2) on the ordered set, s that of the intercept. With m
 
     b | t ~ N(mean(t), s^2 / m),    p(t) = m! (2 pi s^2)^{-(m-1)/2} m^{-1/2} exp(-V / (2 s^2)),
     V = sum (t_k - mean(t))^2
+
+Probit, with a < b the ends of the class and D = Phi(b) - Phi(a)::
+
+    d / d eta log D = (phi(a) - phi(b)) / D,   d^2 / d eta^2 = (a phi(a) - b phi(b)) / D - that^2
 """
 
 import abc
@@ -17,14 +21,19 @@ import math
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
+from scipy.special import logit, ndtri
 
 from nghvi._core.response import Response, ResponseError
 from nghvi._core.support import Support
-from nghvi._typing import Scalar
+from nghvi._special import log_expit, log_ndtr
+from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
+from nghvi.responses.binary import Logit
 
 FAR = 1e5
 """A threshold that nothing reaches."""
@@ -154,3 +163,68 @@ class Ordered(Response):
         """The class that a latent variable falls into."""
         above = latent[..., None] > self._thresholds(dispersion)
         return jnp.sum(above, axis=-1).astype(latent.dtype)
+
+
+class OrderedLogit(Ordered):
+    """Ordered classes whose odds of being above a cutpoint are proportional."""
+
+    name: ClassVar[str] = "ordered-logit"
+    link: ClassVar[str] = "logit"
+    ratio: ClassVar[str | None] = "odds ratio"
+    attenuation: ClassVar[float] = Logit.attenuation
+
+    def cumulative(self, x: Array) -> Array:
+        return jax.nn.sigmoid(x)
+
+    def quantile(self, p: np.ndarray) -> np.ndarray:
+        return logit(p)
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        # F(b) - F(a) = F(b) F(-a) (1 - exp(a - b)).
+        low, high = self._ends(y, eta, dispersion)
+        return log_expit(high) + log_expit(-low) + jnp.log(-jnp.expm1(low - high))
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        low, high = self._ends(y, eta, dispersion)
+        below, above = jax.nn.sigmoid(low), jax.nn.sigmoid(-high)
+        return below - above, -below * jax.nn.sigmoid(-low) - above * jax.nn.sigmoid(high)
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        return self.classify(eta + jax.random.logistic(key, eta.shape), dispersion)
+
+
+class OrderedProbit(Ordered):
+    """Ordered classes of a latent normal variable."""
+
+    name: ClassVar[str] = "ordered-probit"
+    link: ClassVar[str] = "probit"
+    attenuation: ClassVar[float] = 1.0
+
+    def cumulative(self, x: Array) -> Array:
+        return ndtr(x)
+
+    def quantile(self, p: np.ndarray) -> np.ndarray:
+        return ndtri(p)
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        return log_ndtr_between(*self._ends(y, eta, dispersion))
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        low, high = self._ends(y, eta, dispersion)
+        log_mass = log_ndtr_between(low, high)
+        at_low, at_high = (
+            jnp.exp(-0.5 * (end**2 + np.log(2 * np.pi)) - log_mass) for end in (low, high)
+        )
+        first = at_low - at_high
+        return first, jnp.minimum(low * at_low - high * at_high - first**2, 0.0)
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        return self.classify(eta + jax.random.normal(key, eta.shape), dispersion)
+
+
+def log_ndtr_between(low: Array, high: Array) -> Array:
+    """log(Phi(high) - Phi(low)), in the tail that has the digits."""
+    flip = low + high > 0
+    low, high = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
+    upper = log_ndtr(high)
+    return upper + jnp.log(-jnp.expm1(log_ndtr(low) - upper))

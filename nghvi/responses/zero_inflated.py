@@ -1,4 +1,4 @@
-"""What zero-inflated counts share: y = 0 with probability pi, otherwise a count of the plain kind.
+"""Zero-inflated counts: y = 0 with probability pi, otherwise Poisson or negative binomial.
 
 With p the plain probabilities and w the probability that a zero is a plain one::
 
@@ -26,6 +26,8 @@ from nghvi._special import log_expit
 from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
 from nghvi.responses._log_link import Counts
+from nghvi.responses.negative_binomial import NegativeBinomial
+from nghvi.responses.poisson import Poisson
 
 FIRST = 0.25
 """Odds of an extra zero to begin with."""
@@ -132,3 +134,15 @@ class ZeroInflated(Counts):
         extra, plain = (jnp.exp(share) for share in self._log_shares(dispersion))
         up_to = super().cdf(y, location, variance, dispersion[:-1])
         return jnp.where(y < 0, 0.0, extra + plain * up_to)
+
+
+class ZeroInflatedPoisson(ZeroInflated, Poisson):
+    """Numbers of events with more zeros than a Poisson distribution has."""
+
+    name: ClassVar[str] = "zero-inflated-poisson"
+
+
+class ZeroInflatedNegativeBinomial(ZeroInflated, NegativeBinomial):
+    """Numbers of events that vary more than their mean, with extra zeros."""
+
+    name: ClassVar[str] = "zero-inflated-negative-binomial"
