@@ -29,7 +29,7 @@ from nghvi.responses import (
     Poisson,
     Probit,
     StudentT,
-    Tobit,
+    TobitResponse,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
@@ -138,7 +138,7 @@ RESPONSES: dict[str, ResponseCase] = {
     },
     # Without bounds; tests/test_censored.py has those with.
     "tobit": ResponseCase(
-        Tobit(), [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
+        TobitResponse(), [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
     ),
     "beta": ResponseCase(
         Beta(), [0.5], [[1e-9, 0.5, 1 - 1e-9]], [[0.0, 0.5], [0.5, 1.0], [0.5, 40], [0.5, np.nan]]

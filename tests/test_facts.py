@@ -13,7 +13,7 @@ import nghvi
 from nghvi._core.errors import DataError, FormulaError
 from nghvi._core.response import ResponseError
 from nghvi.formula import parse
-from nghvi.responses import Logit, Tobit
+from nghvi.responses import Logit, TobitResponse
 
 
 def rows(n=5):
@@ -98,7 +98,7 @@ def test_censored_numbers_have_the_probabilities_and_moments_of_a_cut_normal():
     """Against ten thousand quantiles of the latent normal, each cut to the bounds."""
     eta, dispersion = jnp.array([-1.5, 0.2, 3.0]), jnp.array([0.7])
     sd = np.exp(0.35)
-    tobit = Tobit().given(np.array([[-1.0, 1.0]] * 3))
+    tobit = TobitResponse().given(np.array([[-1.0, 1.0]] * 3))
     z = norm.ppf((np.arange(100_000) + 0.5) / 100_000)
     cut = np.clip(np.asarray(eta) + sd * z[:, None], -1, 1)
     mean, variance = tobit.moments(eta, jnp.zeros(3), dispersion)

@@ -30,7 +30,7 @@ Y = X @ [0.5, 0.8] + 1.5 * np.random.default_rng(2).normal(size=CODES.size)
 NOISE_VAR = 0.6
 EFFECTS = {1: [0.2], 2: [-0.3, 0.5, 0.1]}
 """Free parameters of Omega: log-Cholesky factor of its inverse."""
-FINE = {1: 31, 2: 33}
+FINE = {1: 63, 2: 65}
 """Nodes at which quadrature is exact to ten digits here."""
 GAUSSIAN, PROBIT, LOGIT = Gaussian(), Probit(), Logit()
 LOG_CDF = {"probit": log_ndtr, "logit": log_expit}

@@ -14,7 +14,7 @@ from nghvi.responses.ordered import OrderedLogit as OrderedLogit
 from nghvi.responses.ordered import OrderedProbit as OrderedProbit
 from nghvi.responses.poisson import Poisson as Poisson
 from nghvi.responses.student_t import StudentT as StudentT
-from nghvi.responses.tobit import Tobit as Tobit
+from nghvi.responses.tobit import TobitResponse as TobitResponse
 from nghvi.responses.zero_inflated import (
     ZeroInflatedNegativeBinomial as ZeroInflatedNegativeBinomial,
 )
@@ -36,5 +36,5 @@ RESPONSES: dict[str, type[Response]] = {
     "binomial": Binomial,
     "binomial-probit": BinomialProbit,
     "beta-binomial": BetaBinomial,
-    "tobit": Tobit,
+    "tobit": TobitResponse,
 }

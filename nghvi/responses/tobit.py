@@ -25,7 +25,7 @@ FAR = 1e8
 """Sds from eta beyond which a bound is infinite."""
 
 
-class Tobit(Gaussian):
+class TobitResponse(Gaussian):
     """Normal observations that are censored at bounds; without bounds none is."""
 
     name: ClassVar[str] = "tobit"
