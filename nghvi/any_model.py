@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array
 
-from nghvi._core.errors import DataError, InputError
+from nghvi._core.errors import DataError
 from nghvi._core.model import LatentModel, named_leaves, unraveller
 from nghvi._typing import Data, Key, Latents, Params, PyTree
 from nghvi.infer import Inference
@@ -71,12 +71,6 @@ class Posterior:
         self, new: Any, draws: int = DRAWS, seed: int = 0, *, moves: int = MOVES
     ) -> PyTree:
         """Draws of what ``model.predictive`` says of ``new``, with a leading axis."""
-        if type(self.model).predictive is LatentModel.predictive:
-            name = type(self.model).__name__
-            raise InputError(
-                f"{name} does not say how to predict: write its method predictive(self, key, "
-                "params, latents, new), which draws what is to be predicted for new data."
-            )
         joint = self._joint(draws, seed)
         return _predictions(self.model, self.inference.data, *joint, new, moves)
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from nghvi._core.errors import InputError
 from nghvi._typing import Data, Key, Latents, Params, PyTree, Scalar
 
 
@@ -98,7 +99,10 @@ class LatentModel(eqx.Module):
         ``new`` is whatever this method was written to read. A model that does not say how cannot
         predict.
         """
-        raise NotImplementedError
+        raise InputError(
+            f"{type(self).__name__} does not say how to predict: write its method predictive(self, "
+            "key, params, latents, new), which draws what is to be predicted for new data."
+        )
 
     @property
     def many_modes(self) -> bool:

@@ -96,10 +96,13 @@ class Response(eqx.Module):
         """Raise :class:`ResponseError` if y, the column of that name, is outside the support."""
         outside = ~self.support.holds(y)
         if outside.any():
-            raise ResponseError(
-                f"{column} holds {offenders(y, outside)}: the {self.name} response takes "
-                f"{self.support}; {self.remedy}"
-            )
+            raise self.outside_support(column, offenders(y, outside))
+
+    def outside_support(self, column: str, shown: str) -> ResponseError:
+        """The complaint about the values of a column that are ``shown``."""
+        return ResponseError(
+            f"{column} holds {shown}: the {self.name} response takes {self.support}; {self.remedy}"
+        )
 
     def typical(self, y: np.ndarray) -> np.ndarray | None:
         """y as standardisation should measure it; None where y is not to be standardised."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from nghvi._core.errors import DataError
-from nghvi._core.response import Response, ResponseError
+from nghvi._core.response import Response
 from nghvi.data import copying, working_copy
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import Column, Table, check_sizes, read_counts, suggest
@@ -273,10 +273,7 @@ class OnDisk:
             y = records[records[:, -1] > 0, -2]
             outside = y[~response.support.holds(y)]
             if outside.size:
-                raise ResponseError(
-                    f"{column} holds {outside[0]:g}: the {response.name} response "
-                    f"takes {response.support}; {response.remedy}"
-                )
+                raise response.outside_support(column, f"{outside[0]:g}")
 
     def read(self, scaling: Scaling, intercept: bool) -> tuple[StreamedRows, Fingerprint]:
         rows = StreamedRows(

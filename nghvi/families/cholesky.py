@@ -25,25 +25,14 @@ LARGEST_SCALING = 4.0
 """One step may change a precision by at most this factor."""
 
 
-class CholeskyGaussian(Variational):
-    """N(mean, C C') with the free entries of C packed row by row."""
+class WithTriangularScale(Variational):
+    """Location and a scale matrix C C', the free entries of C packed row by row."""
 
     mean: Float[Array, " m"]
     packed_factor: Float[Array, " free"]
 
-    @staticmethod
-    def from_covariance_factor(mean: Array, factor: Array) -> "CholeskyGaussian":
-        """From any square root of the covariance, triangular or not."""
-        triangular = jnp.linalg.qr(factor.T, mode="r").T
-        signs = jnp.where(jnp.diagonal(triangular) < 0, -1.0, 1.0)
-        return CholeskyGaussian(mean, pack_lower(triangular * signs))
-
     @property
     def dim(self) -> int:
-        return self.mean.size
-
-    @property
-    def noise_dim(self) -> int:
         return self.mean.size
 
     @property
@@ -54,6 +43,21 @@ class CholeskyGaussian(Variational):
     @property
     def centre(self) -> Float[Array, " m"]:
         return self.mean
+
+
+class CholeskyGaussian(WithTriangularScale):
+    """N(mean, C C')."""
+
+    @staticmethod
+    def from_covariance_factor(mean: Array, factor: Array) -> "CholeskyGaussian":
+        """From any square root of the covariance, triangular or not."""
+        triangular = jnp.linalg.qr(factor.T, mode="r").T
+        signs = jnp.where(jnp.diagonal(triangular) < 0, -1.0, 1.0)
+        return CholeskyGaussian(mean, pack_lower(triangular * signs))
+
+    @property
+    def noise_dim(self) -> int:
+        return self.dim
 
     def transport(self, noise: Float[Array, " e"]) -> Float[Array, " m"]:
         return self.mean + self.factor @ noise
@@ -79,12 +83,12 @@ class CholeskyGaussian(Variational):
         # Damping by delta F instead of delta diag F keeps the closed form: a shorter step.
         shorten = 1 / (1 + damping)
         mean = factor @ (factor.T @ gradient.mean)
-        tangent = factor @ _half_lower(factor.T @ _dense(gradient))
+        tangent = factor @ _half_lower(factor.T @ gradient.factor)
         return type(self)(shorten * mean, pack_lower(shorten * tangent)), exact_solve()
 
     def retract(self, update: Self) -> Self:
         factor = self.factor
-        tangent = solve_triangular(factor, _dense(update), lower=True)
+        tangent = solve_triangular(factor, update.factor, lower=True)
         eigenvalues, vectors = jnp.linalg.eigh(tangent + tangent.T)
         precision = jnp.clip(1 - eigenvalues, 1 / LARGEST_SCALING, LARGEST_SCALING)
         # The mean moves by the new covariance times the gradient, the old one's eigenvectors
@@ -97,11 +101,11 @@ class CholeskyGaussian(Variational):
         return cast(Self, self.from_covariance_factor(self.mean + factor @ step, root))
 
     def rescale(self, tangent: Self, unit: Float[Array, " m"]) -> Self:
-        return type(self)(unit * tangent.mean, pack_lower(unit[:, None] * _dense(tangent)))
+        return type(self)(unit * tangent.mean, pack_lower(unit[:, None] * tangent.factor))
 
     def remaining_error(self, gradient: Self) -> RemainingError:
         factor = self.factor
-        half = _half_lower(factor.T @ _dense(gradient))
+        half = _half_lower(factor.T @ gradient.factor)
         change = jnp.diagonal(factor @ (half + half.T) @ factor.T)
         displacement = factor @ (factor.T @ gradient.mean)
         sd = self.standard_deviation()
@@ -112,10 +116,6 @@ class CholeskyGaussian(Variational):
 
     def covariance(self) -> Float[Array, "m m"]:
         return self.factor @ self.factor.T
-
-
-def _dense(q: CholeskyGaussian) -> Float[Array, "m m"]:
-    return unpack_lower(q.packed_factor, q.dim, q.dim)
 
 
 def _half_lower(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:

@@ -22,10 +22,9 @@ from jax.scipy.special import gammainc, gammaincc, gammaln, log_ndtr
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
-from nghvi._core.variational import Variational
-from nghvi._linalg.lowrank import pack_lower, unpack_lower
+from nghvi._linalg.lowrank import pack_lower
 from nghvi._typing import Scalar
-from nghvi.families.cholesky import CholeskyGaussian
+from nghvi.families.cholesky import CholeskyGaussian, WithTriangularScale
 from nghvi.families.family import Family
 
 FEWEST, MOST = 2.05, 200.0
@@ -34,34 +33,19 @@ NEWTON_STEPS = 5
 """To the last digit, for all degrees and any noise that is ever drawn."""
 
 
-class CholeskyT(Variational):
+class CholeskyT(WithTriangularScale):
     """t with location ``mean``, scale matrix C C' and 2 + exp(log_excess) degrees of freedom."""
 
-    mean: Float[Array, " m"]
-    packed_factor: Float[Array, " free"]
     log_excess: Scalar
 
     @property
-    def dim(self) -> int:
-        return self.mean.size
-
-    @property
     def noise_dim(self) -> int:
-        return self.mean.size + 1
+        return self.dim + 1
 
     @property
     def degrees(self) -> Scalar:
         """nu."""
         return 2 + jnp.exp(self.log_excess)
-
-    @property
-    def factor(self) -> Float[Array, "m m"]:
-        """C as a matrix."""
-        return unpack_lower(self.packed_factor, self.dim, self.dim)
-
-    @property
-    def centre(self) -> Float[Array, " m"]:
-        return self.mean
 
     def transport(self, noise: Float[Array, " e"]) -> Float[Array, " m"]:
         half = self.degrees / 2
@@ -76,8 +60,7 @@ class CholeskyT(Variational):
         return constant - 0.5 * self.dim * jnp.log(nu * np.pi) - log_det + tail
 
     def retract(self, update: Self) -> Self:
-        size, factor = self.dim, self.factor
-        change = unpack_lower(update.packed_factor, size, size)
+        factor, change = self.factor, update.factor
         diagonal = jnp.diagonal(factor)
         kept = diagonal * jnp.exp(jnp.diagonal(change) / diagonal)
         moved = factor + change + jnp.diag(kept - diagonal - jnp.diagonal(change))
@@ -89,10 +72,8 @@ class CholeskyT(Variational):
         )
 
     def rescale(self, tangent: Self, unit: Float[Array, " m"]) -> Self:
-        factor = unpack_lower(tangent.packed_factor, self.dim, self.dim)
-        return type(self)(
-            unit * tangent.mean, pack_lower(unit[:, None] * factor), tangent.log_excess
-        )
+        scaled = pack_lower(unit[:, None] * tangent.factor)
+        return type(self)(unit * tangent.mean, scaled, tangent.log_excess)
 
     def standard_deviation(self) -> Float[Array, " m"]:
         return jnp.sqrt(jnp.diagonal(self.covariance()))

@@ -10,6 +10,7 @@ With t = logit y and m = mu (1 - mu)::
 I is the Fisher information. The density is not log-concave where y is far from mu.
 """
 
+import abc
 import dataclasses
 from typing import ClassVar, Self
 
@@ -29,14 +30,34 @@ FARTHEST = 300.0
 """Of eta: Beta parameters stay away from 0 and infinity."""
 
 
-class Beta(WithSpread):
-    """Shares strictly between 0 and 1."""
+class WithLogitMean(WithSpread):
+    """A spread about mu = 1 / (1 + exp(-eta)) that leaves the density without log-concavity.
 
-    name: ClassVar[str] = "beta"
+    The second derivative in eta is (1 - 2 mu) times the first, minus a number that is not negative.
+    """
+
     link: ClassVar[str] = "logit"
     ratio: ClassVar[str | None] = "odds ratio"
     log_concave: ClassVar[bool] = False
     spread_name: ClassVar[str] = "1/sqrt(phi)"
+
+    @abc.abstractmethod
+    def derivatives(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
+        """First derivative in eta, the number that is not negative, and mu."""
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        first, safe, _ = self.derivatives(y, eta, dispersion)
+        return first, -safe
+
+    def curvature(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        first, safe, mu = self.derivatives(y, eta, dispersion)
+        return safe - (1 - 2 * mu) * first
+
+
+class Beta(WithLogitMean):
+    """Shares strictly between 0 and 1."""
+
+    name: ClassVar[str] = "beta"
     remedy: ClassVar[str] = (
         "shares of exactly 0 or 1 need another model: if they are rounded, move them inside, as "
         "(y * (n - 1) + 0.5) / n does; successes of trials are response='binomial'; percentages "
@@ -73,16 +94,7 @@ class Beta(WithSpread):
         constant = log_gamma(phi) - log_gamma(a) - log_gamma(b)
         return constant + (a - 1) * jnp.log(y) + (b - 1) * jnp.log1p(-y)
 
-    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
-        first, information, _ = self._derivatives(y, eta, dispersion)
-        return first, -information
-
-    def curvature(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        first, information, mu = self._derivatives(y, eta, dispersion)
-        return information - (1 - 2 * mu) * first
-
-    def _derivatives(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
-        """First derivative in eta, Fisher information, and mu."""
+    def derivatives(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
         phi, a, b = self._shapes(eta, dispersion)
         inner = a * b / phi  # phi mu (1 - mu)
         logit = jnp.log(y) - jnp.log1p(-y)

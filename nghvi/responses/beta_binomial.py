@@ -21,8 +21,8 @@ from jaxtyping import Array
 
 from nghvi._special import digamma, log_expit, log_rising, trigamma
 from nghvi._typing import Key
-from nghvi.responses._spread import WithSpread
 from nghvi.responses._trials import OfTrials
+from nghvi.responses.beta import WithLogitMean
 
 LARGEST_PRECISION = 1e8
 """Beyond, trials are as good as independent, and differences of digammas lose their digits."""
@@ -30,14 +30,10 @@ FARTHEST = 300.0
 """Of eta: Beta parameters stay away from 0."""
 
 
-class BetaBinomial(WithSpread, OfTrials):
+class BetaBinomial(WithLogitMean, OfTrials):
     """Successes of trials that vary more than independent ones."""
 
     name: ClassVar[str] = "beta-binomial"
-    link: ClassVar[str] = "logit"
-    ratio: ClassVar[str | None] = "odds ratio"
-    log_concave: ClassVar[bool] = False
-    spread_name: ClassVar[str] = "1/sqrt(phi)"
 
     def information(self, y: np.ndarray) -> float:
         # The variance is that of independent trials times 1 + (n - 1) s^2, roughly.
@@ -57,16 +53,7 @@ class BetaBinomial(WithSpread, OfTrials):
         varying = log_rising(y, a) + log_rising(n - y, b) - log_rising(jnp.asarray(n), phi)
         return self.log_choices(y) + varying + shares
 
-    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
-        first, safe, _ = self._derivatives(y, eta, dispersion)
-        return first, -safe
-
-    def curvature(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        first, safe, mu = self._derivatives(y, eta, dispersion)
-        return safe - (1 - 2 * mu) * first
-
-    def _derivatives(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
-        """First derivative in eta, Q, and mu."""
+    def derivatives(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
         n, (phi, a, b) = self.num_trials, self._shapes(eta, dispersion)
         inner = a * b / phi  # phi mu (1 - mu)
         # Where a or b is tiny its two terms are huge and have to cancel first, digit by digit.

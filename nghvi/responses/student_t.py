@@ -24,7 +24,7 @@ from nghvi._typing import Key, Scalar
 from nghvi.latents import scale_mixture
 from nghvi.latents.rows import RowProblem
 from nghvi.priors import Priors
-from nghvi.responses._continuous import Continuous
+from nghvi.responses.gaussian import Continuous
 
 START = 10.0
 """Degrees of freedom to begin with: from there both heavy and light tails are near."""

@@ -75,8 +75,8 @@ class TobitResponse(Gaussian):
         return {"noise_sd": scale * jnp.exp(0.5 * dispersion[..., 0])}
 
     def _standard_ends(self, eta: Array, dispersion: Array) -> tuple[Array, Array]:
-        sd = jnp.exp(0.5 * dispersion[0])
-        return tuple(jnp.clip((end - eta) / sd, -FAR, FAR) for end in self.ends)  # type: ignore[return-value]
+        sd, (lower, upper) = jnp.exp(0.5 * dispersion[0]), self.ends
+        return jnp.clip((lower - eta) / sd, -FAR, FAR), jnp.clip((upper - eta) / sd, -FAR, FAR)
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         lower, upper = self._standard_ends(eta, dispersion)

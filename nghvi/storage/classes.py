@@ -233,8 +233,8 @@ def instance(cls: type, fields: dict[str, Any]) -> Any:
     """The instance with these fields, its constructor not called."""
     if cls in UPGRADES:
         fields = UPGRADES[cls](fields)
-    if issubclass(cls, tuple):  # what an earlier version did not have yet
-        fields = cls._field_defaults | fields  # type: ignore[attr-defined]
+    # What an earlier version did not have yet; only tuples with names have such defaults.
+    fields = getattr(cls, "_field_defaults", {}) | fields
     expected = set(field_names(cls))
     if fields.keys() != expected:
         differing = ", ".join(sorted(fields.keys() ^ expected))
