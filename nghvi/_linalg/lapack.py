@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 LARGEST_PIECE = 200_000
@@ -35,6 +35,8 @@ _cholesky = _in_pieces(jnp.linalg.cholesky)
 _inverse_lower = _in_pieces(
     lambda lower: solve_triangular(lower, jnp.eye(lower.shape[-1]), lower=True)
 )
+inverse = _in_pieces(lambda lower: cho_solve((lower, True), jnp.eye(lower.shape[-1])))
+"""(L L')^-1 of lower triangular matrices; it has no derivative."""
 
 
 @jax.custom_jvp
