@@ -35,8 +35,7 @@ _cholesky = _in_pieces(jnp.linalg.cholesky)
 _inverse_lower = _in_pieces(
     lambda lower: solve_triangular(lower, jnp.eye(lower.shape[-1]), lower=True)
 )
-inverse = _in_pieces(lambda lower: cho_solve((lower, True), jnp.eye(lower.shape[-1])))
-"""(L L')^-1 of lower triangular matrices; it has no derivative."""
+_inverse = _in_pieces(lambda lower: cho_solve((lower, True), jnp.eye(lower.shape[-1])))
 
 
 @jax.custom_jvp
@@ -66,3 +65,15 @@ def _cholesky_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
 def _inverse_lower_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     inverse = inverse_lower(primals[0])
     return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse
+
+
+@jax.custom_jvp
+def inverse(lower: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
+    """(L L')^-1 of lower triangular matrices."""
+    return _inverse(lower)
+
+
+@inverse.defjvp
+def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    found, half = inverse(primals[0]), jnp.tril(tangents[0]) @ primals[0].mT
+    return found, -found @ (half + half.mT) @ found

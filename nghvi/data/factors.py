@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -71,6 +72,19 @@ class CrossedStatistics(eqx.Module):
             tuple(tuple(grams(e, f) for f in places[e + 1 :]) for e in range(plan.first_rest)),
             tuple(grams(f, g) for f, g in pairs_of(plan.rest)),
         )
+
+    @property
+    def centre(self) -> Float[Array, " q"]:
+        return self.factors[0].centre
+
+    @property
+    def square_total(self) -> Float[Array, ""]:
+        return self.factors[0].square_total
+
+    @property
+    def effects_square(self) -> Float[Array, " r"]:
+        """Mean square of the columns with effects, of all factors."""
+        return jnp.concatenate([factor.effects_square for factor in self.factors])
 
     @property
     def num_rows(self) -> Float[Array, ""]:

@@ -310,14 +310,17 @@ def mean(conditional: Conditional, plan: Elimination) -> tuple[Float[Array, "r k
     return _backwards(conditional, plan, noise, jnp.zeros_like(conditional.forward))
 
 
-def sample(key: Key, conditional: Conditional, plan: Elimination) -> tuple[Array, ...]:
-    """An exact draw of all whitened effects."""
+def sample(
+    key: Key, conditional: Conditional, plan: Elimination, sign: float | Scalar = 1.0
+) -> tuple[Float[Array, "r k"], ...]:
+    """An exact draw of all whitened effects; ``sign``: of its deviation from the mean."""
     keys = jax.random.split(key, len(plan.steps) + 1)
     noise = [
-        flat_normal(k, each.forward.shape)
+        sign * flat_normal(k, each.forward.shape)
         for k, each in zip(keys[1:], conditional.eliminated, strict=True)
     ]
-    return _backwards(conditional, plan, noise, flat_normal(keys[0], conditional.forward.shape))
+    rest = sign * flat_normal(keys[0], conditional.forward.shape)
+    return _backwards(conditional, plan, noise, rest)
 
 
 def log_density(

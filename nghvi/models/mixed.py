@@ -20,6 +20,7 @@ from nghvi._core.response import Response
 from nghvi._linalg import small
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
+from nghvi.data.factors import CrossedStatistics
 from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
 from nghvi.latents import centring, conjugate, integrate, metropolis
@@ -27,7 +28,7 @@ from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import scales
 from nghvi.models.linear_start import LinearStart
 from nghvi.networks import Identity, Skip, Trunk
-from nghvi.priors import Priors, normal_log_density
+from nghvi.priors import EffectsPrior, Priors, normal_log_density
 
 NODES = {1: 7, 2: 5, 3: 5}
 """Quadrature nodes per dimension by number of random effects, to begin with."""
@@ -85,6 +86,10 @@ class MixedModel(MarginalModel):
     @property
     def num_effects(self) -> int:
         return len(self.random)
+
+    @property
+    def effects_prior(self) -> EffectsPrior:
+        return self.priors.effects
 
     @property
     def nodes(self) -> int:
@@ -161,7 +166,7 @@ class MixedModel(MarginalModel):
     def init_params(self, key: Key, data: GroupedData) -> MixedParams:
         weights = self.trunk.init_weights(key)
         r, q = self.num_effects, self.trunk.num_features - len(self.known_coef)
-        if isinstance(data, LinearStatistics):
+        if isinstance(data, LinearStatistics | CrossedStatistics):
             coef = data.centre[:q]
             # A perfect fit (fewer rows than columns) would start at a noise variance of zero.
             floor = 0.01 * data.variance + 1e-300
@@ -181,20 +186,19 @@ class MixedModel(MarginalModel):
             dispersion = jnp.log(self.start.noise)[None]
             is_intercept = np.array(self.random) == 0
             variances = jnp.where(is_intercept, self.start.between, 0.02 * self.start.noise)
-        effects = self._effects_from_free(self.priors.effects.start(variances))
+        effects = self._effects_from_free(self.effects_prior.start(variances))
         return MixedParams(weights, coef, dispersion, effects, jnp.zeros(self._num_scales(weights)))
 
     def _free_effects(self, params: MixedParams) -> tuple[Float[Array, " free"], Scalar]:
         """Omega in the coordinates of its prior, and the log Jacobian of the change."""
         if self.effects_unit is None:
             return params.effects, jnp.zeros(())
-        correlated = self.priors.effects.correlated
-        return scales.to_free(params.effects, self.effects_unit, correlated)
+        return scales.to_free(params.effects, self.effects_unit, self.effects_prior.correlated)
 
     def _effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
         if self.effects_unit is None:
             return free
-        return scales.from_free(free, self.effects_unit, self.priors.effects.correlated)
+        return scales.from_free(free, self.effects_unit, self.effects_prior.correlated)
 
     def log_prior(self, params: MixedParams) -> Scalar:
         """log p(theta), Jacobians included."""
@@ -206,7 +210,7 @@ class MixedModel(MarginalModel):
         if self.num_effects == 0:
             return total
         free, log_jacobian = self._free_effects(params)
-        return total + self.priors.effects.log_density(free, self.num_effects) + log_jacobian
+        return total + self.effects_prior.log_density(free, self.num_effects) + log_jacobian
 
     def _log_intercept(self, params: MixedParams) -> Scalar:
         """What the intercept's density given the dispersion exceeds that of a coefficient by."""
@@ -230,7 +234,7 @@ class MixedModel(MarginalModel):
         if self.num_effects == 0:
             return total
         free, log_jacobian = self._free_effects(params)
-        return total + self.priors.effects.log_volume(free, self.num_effects) + log_jacobian
+        return total + self.effects_prior.log_volume(free, self.num_effects) + log_jacobian
 
     def sample_prior(
         self, rng: np.random.Generator, number: int, start: MixedParams
@@ -242,7 +246,7 @@ class MixedModel(MarginalModel):
             coef[:, 0] = found[0] + coef[:, 0] * found[1] / self._intercept_sd
         effects = np.zeros((number, start.effects.size))
         if self.num_effects:
-            free = jnp.asarray(self.priors.effects.sample(rng, number, self.num_effects))
+            free = jnp.asarray(self.effects_prior.sample(rng, number, self.num_effects))
             effects = np.asarray(jax.vmap(self._effects_from_free)(free))
         drawn = MixedParams(
             jax.tree.map(lambda w: np.broadcast_to(w, (number, *w.shape)), start.weights),
@@ -264,7 +268,7 @@ class MixedModel(MarginalModel):
     def precision_factor(self, params: MixedParams) -> Float[Array, "r r"]:
         """Lower triangular L with Omega^-1 = L L'."""
         free, _ = self._free_effects(params)
-        return self.priors.effects.precision_factor(free, self.num_effects)
+        return self.effects_prior.precision_factor(free, self.num_effects)
 
     def features(self, params: MixedParams, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
         """h(x)."""
@@ -392,11 +396,7 @@ class MixedModel(MarginalModel):
         return conjugate.colour(noise, self.precision_factor(params))
 
     def sample_latents(
-        self,
-        key: Key,
-        params: MixedParams,
-        latents: Float[Array, "k r"],
-        data: GroupedData,
+        self, key: Key, params: MixedParams, latents: Float[Array, "k r"], data: GroupedData
     ) -> Float[Array, "k r"]:
         if self.response.conjugate or self.num_effects == 0:
             return self.draw_effects(key, params, data)

@@ -34,13 +34,14 @@ def units(data: LinearStatistics, noise: float | None) -> Float[Array, " r"]:
     """
     gram = np.moveaxis(np.asarray(data.effects_gram), -1, 0)
     square = np.einsum("kjj->kj", gram)
-    noise = _noise_within(data, gram) if noise is None else noise
+    noise = noise_within(data) if noise is None else noise
     information = np.sqrt(np.sum((square / noise) ** 2, axis=0))
     return jax.device_put(2**0.25 / np.sqrt(np.maximum(information, 1e-100)))
 
 
-def _noise_within(data: LinearStatistics, gram: Float[np.ndarray, "k r r"]) -> float:
+def noise_within(data: LinearStatistics) -> float:
     """Residual variance of y within groups, whose own coefficients take what they can."""
+    gram = np.moveaxis(np.asarray(data.effects_gram), -1, 0)
     cross = np.asarray(data.effects_cross).T
     level = np.maximum(np.einsum("kjj->j", gram) / float(data.num_rows), 1e-300)
     ridge = 1e-3 * np.diag(level)

@@ -1,0 +1,285 @@
+"""A mixed model with several grouping factors, crossed or nested::
+
+    y_i = h(x_i)' beta + sum_f h_f(x_i)' alpha_{f, level of f} + e_i,   alpha_{f,k} ~ N(0, Omega_f)
+
+Effects are independent over factors and levels. Theta holds the free parameters of one Omega after
+the other. The response is Gaussian and the trunk the columns themselves.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import block_diag
+from jaxtyping import Array, Float
+
+from nghvi._linalg import small
+from nghvi._typing import Key, Scalar
+from nghvi.data.factors import CrossedStatistics
+from nghvi.latents import conjugate, schur
+from nghvi.models import scales
+from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.priors import EffectsPrior
+
+LARGEST_COVARIANCE = 500_000
+"""Covariances of effects beyond which predictions draw them instead."""
+
+Effects = tuple[Float[Array, "k r"], ...]
+"""One row per level, of every factor."""
+
+
+class ByFactor(NamedTuple):
+    """Independent priors of the covariances of several factors: that of their block diagonal."""
+
+    parts: tuple[EffectsPrior, ...]
+    effects: tuple[int, ...]
+    """How many each has."""
+
+    @property
+    def correlated(self) -> bool:
+        return any(prior.correlated for prior in self.parts)
+
+    def _split(self, values: Array, sizes: Iterator[int]) -> list[tuple[EffectsPrior, Array, int]]:
+        ends = list(itertools.accumulate(sizes))
+        pieces = [values[..., a:b] for a, b in itertools.pairwise((0, *ends))]
+        return list(zip(self.parts, pieces, self.effects, strict=True))
+
+    def each(self, free: Float[Array, " free"]) -> list[tuple[EffectsPrior, Array, int]]:
+        """Every prior with its part of the free parameters and its number of effects."""
+        return self._split(free, (p.size(n) for p, n in zip(self.parts, self.effects, strict=True)))
+
+    def size(self, r: int) -> int:
+        return sum(p.size(n) for p, n in zip(self.parts, self.effects, strict=True))
+
+    def start(self, variances: Float[Array, " r"]) -> Float[Array, " free"]:
+        split = self._split(variances, iter(self.effects))
+        return jnp.concatenate([prior.start(part) for prior, part, _ in split])
+
+    def precision_factor(self, free: Float[Array, " free"], r: int) -> Float[Array, "r r"]:
+        return block_diag(*(p.precision_factor(part, n) for p, part, n in self.each(free)))
+
+    def log_density(self, free: Float[Array, " free"], r: int) -> Scalar:
+        densities = (p.log_density(part, n) for p, part, n in self.each(free))
+        return sum(densities, jnp.zeros(()))
+
+    def log_volume(self, free: Float[Array, " free"], r: int) -> Scalar:
+        return sum((p.log_volume(part, n) for p, part, n in self.each(free)), jnp.zeros(()))
+
+    def sample(
+        self, rng: np.random.Generator, number: int, r: int
+    ) -> Float[np.ndarray, "number free"]:
+        drawn = [p.sample(rng, number, n) for p, n in zip(self.parts, self.effects, strict=True)]
+        return np.concatenate(drawn, axis=1)
+
+    def stated(self, effect: int | None) -> str:
+        """Of an effect, numbered over all factors; correlations are stated by their own factor."""
+        if effect is None:
+            return self.parts[0].stated(None)
+        for prior, number in zip(self.parts, self.effects, strict=True):
+            if effect < number:
+                return prior.stated(effect)
+            effect -= number
+        raise IndexError(effect)
+
+
+class Spread(eqx.Module):
+    """How far the data leave coefficients open, given the variances.
+
+    An effect of K levels with variance w leaves the mean of its column's coefficient a variance of
+    about w / K, noise of variance v one of v / sum_i x_i^2. Few levels tell w to within a factor,
+    and the coefficient then has long tails, which its ratio to that sd has not.
+    """
+
+    centre: Float[Array, " q"]
+    square: Float[Array, " q"]
+    """Sum of squares of each column."""
+    levels: Float[Array, " r"]
+    """How many there are of each effect."""
+
+
+class SeveralFactors(MixedModel):
+    """``random``: the features with effects of one factor after the other.
+
+    ``spread``: theta holds the coefficients as distances from a fit in units of :class:`Spread`.
+    """
+
+    parts: tuple[EffectsPrior, ...] = eqx.field(static=True, default=())
+    """The prior of every factor's Omega."""
+    effects: tuple[int, ...] = eqx.field(static=True, default=())
+    """How many of ``random`` belong to each."""
+    spread: Spread | None = None
+
+    @property
+    def effects_prior(self) -> ByFactor:
+        return ByFactor(self.parts, self.effects)
+
+    @property
+    def by_factor(self) -> tuple[tuple[int, ...], ...]:
+        """The features with effects of every factor."""
+        ends = itertools.accumulate(self.effects)
+        return tuple(self.random[a:b] for a, b in itertools.pairwise((0, *ends)))
+
+    def suited(self, data: CrossedStatistics) -> "SeveralFactors":
+        noise = min(map(scales.noise_within, data.factors))
+        units = [scales.units(factor, noise) for factor in data.factors]
+        first, fixed = data.factors[0], slice(len(data.centre) - len(self.known_coef))
+        levels = [factor.num_groups for factor in data.factors]
+        spread = Spread(
+            first.centre[fixed],
+            jnp.maximum(jnp.diagonal(first.gram_total)[fixed], 1e-100),
+            jnp.repeat(jnp.array(levels, float), np.array(self.effects)),
+        )
+        return dataclasses.replace(self, effects_unit=jnp.concatenate(units), spread=spread)
+
+    def coef(self, params: MixedParams) -> Float[Array, " q"]:
+        if self.spread is None:
+            return params.coef
+        return self.spread.centre + self._coef_sd(params) * params.coef
+
+    def _coef_sd(self, params: MixedParams) -> Float[Array, " q"]:
+        assert self.spread is not None
+        inverse = small.inverse_lower(self.precision_factor(params))
+        between = jnp.sum(inverse**2, axis=0) / self.spread.levels
+        within = jnp.exp(params.dispersion[0]) / self.spread.square
+        whole = jnp.concatenate([within, jnp.zeros(len(self.known_coef))])
+        return jnp.sqrt(whole.at[np.array(self.random)].add(between)[: within.size])
+
+    def init_params(self, key: Key, data: CrossedStatistics) -> MixedParams:
+        start = super().init_params(key, data)
+        return start if self.spread is None else start._replace(coef=jnp.zeros_like(start.coef))
+
+    def log_prior(self, params: MixedParams) -> Scalar:
+        density = super().log_prior(params)
+        if self.spread is None:
+            return density
+        return density + jnp.sum(jnp.log(self._coef_sd(params)))
+
+    def sample_prior(
+        self, rng: np.random.Generator, number: int, start: MixedParams
+    ) -> MixedParams:
+        drawn = super().sample_prior(rng, number, start)
+        if self.spread is None:
+            return drawn
+        distance = drawn.coef - self.spread.centre
+        return drawn._replace(coef=distance / jax.vmap(self._coef_sd)(drawn))
+
+    def evaluation_size(self, data: CrossedStatistics) -> int:
+        return data.plan.size
+
+    def _free_effects(self, params: MixedParams) -> tuple[Float[Array, " free"], Scalar]:
+        if self.effects_unit is None:
+            return params.effects, jnp.zeros(())
+        found = [
+            scales.to_free(part, unit, prior.correlated)
+            for (prior, part, _), unit in zip(
+                self.effects_prior.each(params.effects), self._units, strict=True
+            )
+        ]
+        free, log_jacobians = zip(*found, strict=True)
+        return jnp.concatenate(free), sum(log_jacobians, jnp.zeros(()))
+
+    def _effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
+        if self.effects_unit is None:
+            return free
+        parts = zip(self.effects_prior.each(free), self._units, strict=True)
+        return jnp.concatenate(
+            [scales.from_free(part, unit, prior.correlated) for (prior, part, _), unit in parts]
+        )
+
+    @property
+    def _units(self) -> list[Float[Array, " r"]]:
+        ends = itertools.accumulate(self.effects)
+        assert self.effects_unit is not None
+        return [self.effects_unit[a:b] for a, b in itertools.pairwise((0, *ends))]
+
+    def precision_factors(self, params: MixedParams) -> tuple[Float[Array, "r r"], ...]:
+        """Of every factor, in the order in which they were given."""
+        free, _ = self._free_effects(params)
+        return tuple(p.precision_factor(part, n) for p, part, n in self.effects_prior.each(free))
+
+    def system(self, params: MixedParams, data: CrossedStatistics) -> schur.System:
+        """What the whitened effects of all factors solve."""
+        moments, lower = data.moments(self.all_coef(params)), self.precision_factors(params)
+        return schur.System.whiten(
+            tuple(each.gram for each in moments),
+            data.cells,
+            data.rest_cells,
+            tuple(each.cross for each in moments),
+            jnp.exp(params.dispersion[0]),
+            tuple(lower[f] for f in data.plan.order),
+            data.plan,
+        )
+
+    def joint_conditional(self, params: MixedParams, data: CrossedStatistics) -> schur.Conditional:
+        """Exact conditional of the whitened effects of all factors."""
+        return schur.condition(schur.reduce(self.system(params, data), data.plan))
+
+    def log_marginal(self, params: MixedParams, data: CrossedStatistics) -> Scalar:
+        moments = data.moments(self.all_coef(params))[0]
+        reduced = schur.reduce(self.system(params, data), data.plan)
+        noise_var = jnp.exp(params.dispersion[0])
+        fit = schur.log_marginal(reduced, moments.square, data.num_rows, noise_var)
+        return fit + self.log_prior(params)
+
+    def log_joint(self, params: MixedParams, latents: Effects, data: CrossedStatistics) -> Scalar:
+        return self.log_marginal(params, data) + self.log_conditional(params, latents, data)
+
+    def log_joint_moving(
+        self, params: MixedParams, anchor: MixedParams, latents: Effects, data: CrossedStatistics
+    ) -> Scalar:
+        return self.log_joint(params, latents, data)
+
+    def log_conditional(
+        self, params: MixedParams, latents: Effects, data: CrossedStatistics
+    ) -> Scalar:
+        lower = self.precision_factors(params)
+        whitened = [(effects @ root).T for effects, root in zip(latents, lower, strict=True)]
+        in_order = tuple(whitened[f] for f in data.plan.order)
+        log_dets = (
+            len(effects) * jnp.sum(jnp.log(jnp.diagonal(root)))
+            for effects, root in zip(latents, lower, strict=True)
+        )
+        conditional = self.joint_conditional(params, data)
+        return schur.log_density(conditional, data.plan, in_order) + sum(log_dets)
+
+    def init_latents(self, key: Key, params: MixedParams, data: CrossedStatistics) -> Effects:
+        return self.draw_effects(key, params, data)
+
+    def sample_latents(
+        self, key: Key, params: MixedParams, latents: Effects, data: CrossedStatistics
+    ) -> Effects:
+        return self.draw_effects(key, params, data)
+
+    def draw_effects(
+        self, key: Key, params: MixedParams, data: CrossedStatistics, sign: float | Scalar = 1.0
+    ) -> Effects:
+        """``sign``: of the draw's deviation from the mean; a pair of both has no error there."""
+        conditional = self.joint_conditional(params, data)
+        return self._coloured(schur.sample(key, conditional, data.plan, sign), params, data)
+
+    def _coloured(
+        self, whitened: tuple[Array, ...], params: MixedParams, data: CrossedStatistics
+    ) -> Effects:
+        """From the order of elimination and N(0, I) to that of the factors and their units."""
+        lower = self.precision_factors(params)
+        given = data.in_given_order(whitened)
+        return tuple(conjugate.colour(u, root) for u, root in zip(given, lower, strict=True))
+
+    def effect_moments(
+        self, key: Key, params: MixedParams, data: CrossedStatistics
+    ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
+        """Conditional mean and covariance of the effects of every factor."""
+        system = self.system(params, data)
+        conditional = schur.condition(schur.reduce(system, data.plan))
+        means = self._coloured(schur.mean(conditional, data.plan), params, data)
+        covariances = data.in_given_order(schur.level_covariances(system, data.plan))
+        halves = map(small.inverse_lower, self.precision_factors(params))
+        return tuple(
+            (mean, jnp.einsum("ai,abk,bj->ijk", half, covariance, half))
+            for mean, covariance, half in zip(means, covariances, halves, strict=True)
+        )
