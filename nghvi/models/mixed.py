@@ -43,6 +43,8 @@ MOVES = 5
 
 GroupedData = Any
 """Rows, or LinearStatistics or a Panel where the model needs no more."""
+Effects = Any
+"""One row per group; of several factors such a table each."""
 
 
 class MixedParams(NamedTuple):
@@ -142,7 +144,6 @@ class MixedModel(MarginalModel):
         return float(data.num_rows)
 
     def evaluation_size(self, data: GroupedData) -> int:
-        """Numbers touched by one evaluation: how many fit side by side in the caches."""
         if isinstance(data, LinearStatistics):
             return data.num_groups * max(self.num_effects, 1) ** 2
         if isinstance(data, Panel):
@@ -201,7 +202,6 @@ class MixedModel(MarginalModel):
         return scales.from_free(free, self.effects_unit, self.effects_prior.correlated)
 
     def log_prior(self, params: MixedParams) -> Scalar:
-        """log p(theta), Jacobians included."""
         weights = self.priors.log_weights(params.weights, params.weight_scale)
         coef = normal_log_density(self.coef(params), self.priors.coef_sd)
         coef += self._log_intercept(params)
@@ -347,7 +347,7 @@ class MixedModel(MarginalModel):
             fit = integrate.log_marginal(self.row_problem(params, data), self.nodes)
         return fit + self.log_prior(params)
 
-    def log_joint(self, params: MixedParams, latents: Float[Array, "k r"], data: Rows) -> Scalar:
+    def log_joint(self, params: MixedParams, latents: Effects, data: GroupedData) -> Scalar:
         h = data.features(lambda x: self.features(params, x))
         eta = h @ self.all_coef(params) + jnp.sum(self.design(h) * data.expand(latents), axis=1)
         fit = log_likelihood(self.response_of(data), self.dispersion(params), data, eta)
@@ -359,7 +359,7 @@ class MixedModel(MarginalModel):
         return fit + effects + self.log_prior(params)
 
     def log_joint_moving(
-        self, params: MixedParams, anchor: MixedParams, latents: Float[Array, "k r"], data: Rows
+        self, params: MixedParams, anchor: MixedParams, latents: Effects, data: GroupedData
     ) -> Scalar:
         if self.num_effects == 0:
             return self.log_joint(params, latents, data)
@@ -373,7 +373,7 @@ class MixedModel(MarginalModel):
         return self.log_joint(params, moved, data) + data.num_present * log_det
 
     def log_conditional(
-        self, params: MixedParams, latents: Float[Array, "k r"], data: GroupedData
+        self, params: MixedParams, latents: Effects, data: GroupedData
     ) -> Scalar | None:
         if not self.response.conjugate or self.num_effects == 0:
             return None
@@ -388,7 +388,7 @@ class MixedModel(MarginalModel):
     def log_prior_at_rest(self, params: MixedParams) -> Scalar:
         return dataclasses.replace(self, random=()).log_prior(params)
 
-    def init_latents(self, key: Key, params: MixedParams, data: Rows) -> Float[Array, "k r"]:
+    def init_latents(self, key: Key, params: MixedParams, data: GroupedData) -> Effects:
         if self.gibbs is None or self.num_effects == 0:
             return self.draw_effects(key, params, data)
         # From the prior: sweeps forget a start soon, but Adam remembers one that is far too large.
@@ -396,8 +396,8 @@ class MixedModel(MarginalModel):
         return conjugate.colour(noise, self.precision_factor(params))
 
     def sample_latents(
-        self, key: Key, params: MixedParams, latents: Float[Array, "k r"], data: GroupedData
-    ) -> Float[Array, "k r"]:
+        self, key: Key, params: MixedParams, latents: Effects, data: GroupedData
+    ) -> Effects:
         if self.response.conjugate or self.num_effects == 0:
             return self.draw_effects(key, params, data)
         lower, problem = self.precision_factor(params), self.row_problem(params, data)
@@ -409,7 +409,7 @@ class MixedModel(MarginalModel):
             whitened = self.response.gibbs(key, problem, start, self.gibbs)
         return conjugate.colour(whitened, lower)
 
-    def draw_effects(self, key: Key, params: MixedParams, data: GroupedData) -> Float[Array, "k r"]:
+    def draw_effects(self, key: Key, params: MixedParams, data: GroupedData) -> Effects:
         """A draw of the effects that needs no earlier one."""
         lower = self.precision_factor(params)
         if self.num_effects == 0:

@@ -9,7 +9,6 @@ the other. The response is Gaussian and the trunk the columns themselves.
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,19 +29,17 @@ LARGEST_COVARIANCE = 500_000
 """Covariances of effects beyond which predictions draw them instead."""
 
 Effects = tuple[Float[Array, "k r"], ...]
-"""One row per level, of every factor."""
+"""One row per level, of every factor in the order in which they were given."""
 
 
-class ByFactor(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ByFactor:
     """Independent priors of the covariances of several factors: that of their block diagonal."""
 
     parts: tuple[EffectsPrior, ...]
     effects: tuple[int, ...]
     """How many each has."""
-
-    @property
-    def correlated(self) -> bool:
-        return any(prior.correlated for prior in self.parts)
+    correlated = True
 
     def _split(self, values: Array, sizes: Iterator[int]) -> list[tuple[EffectsPrior, Array, int]]:
         ends = list(itertools.accumulate(sizes))
@@ -270,7 +267,7 @@ class SeveralFactors(MixedModel):
         given = data.in_given_order(whitened)
         return tuple(conjugate.colour(u, root) for u, root in zip(given, lower, strict=True))
 
-    def effect_moments(
+    def moments_by_factor(
         self, key: Key, params: MixedParams, data: CrossedStatistics
     ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
         """Conditional mean and covariance of the effects of every factor."""
