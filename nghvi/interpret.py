@@ -21,6 +21,7 @@ from nghvi.data import Rows
 from nghvi.data.frame import DataError, read_columns, suggest
 from nghvi.data.labels import encode_groups
 from nghvi.estimators.choices import check_counts, check_level, check_seed
+from nghvi.estimators.row_facts import RowFacts
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import params_at
 from nghvi.posterior.predictive import Request, predictor_draws
@@ -63,7 +64,7 @@ def lek_profile(
     values = _grid(estimator, name, grid, n_grid, quantiles)
     labels = [POPULATION] if groups is None else _listed(groups)
     codes = _profile_codes(estimator, labels)
-    if name in movable(estimator):
+    if name in movable(estimator) and not _moves_others(estimator, reference):
         inputs = np.tile(_reference_row(estimator, reference), (len(values), 1))
         inputs[:, _column(estimator, name)] = _scaled(estimator, name, values)
     else:
@@ -118,7 +119,8 @@ def partial_dependence(
             x = request.x.copy()
             x[:, _column(estimator, name)] = _scaled(estimator, name, value)
             return x
-        frame = read_columns(X, estimator.formula_.inputs)[used].assign(**{name: value})
+        raw = read_columns(X, estimator.formula_.inputs, estimator._bounds)
+        frame = raw[used].assign(**{name: value})
         return estimator._scaled(frame, grouped=False)[1]
 
     pieces = int(np.ceil(draws * len(request.x) * len(values) / NUMBERS_AT_ONCE))
@@ -228,7 +230,11 @@ def followed(estimator: Any) -> tuple[str, ...]:
 
 def movable(estimator: Any) -> tuple[str, ...]:
     """Inputs that are one column of the model: of a formula, numbers that no other reads."""
-    return estimator._inputs if estimator.formula is None else estimator.formula_.movable
+    if estimator.formula is not None:
+        return estimator.formula_.movable
+    spec = estimator._spec
+    # What settings say is known about a row comes last.
+    return estimator._inputs[: len(estimator._inputs) - len(spec.known_coef) - len(spec.facts)]
 
 
 def _grid(
@@ -259,14 +265,25 @@ def _reference_row(estimator: Any, reference: Any) -> np.ndarray:
     row = estimator.input_quantiles_.loc[0.5].copy()
     # A row of the training table holds its group as well.
     ignored = set(map(str, getattr(estimator, "feature_names_in_", ()))) - set(row.index)
+    known = RowFacts.of(estimator)
     for name, value in ({} if reference is None else dict(reference)).items():
         if str(name) in row.index:
             row[str(name)] = _finite(value, name)
+        elif str(name) in known.columns:
+            row.update(known.at(str(name), _finite(value, name)))
         elif str(name) not in ignored:
             raise DataError(f"reference: {name!r} is not an input of the model.")
     scaling = estimator.posterior_.scaling
     intercept = np.ones(len(scaling.centre) - len(row))
     return scaling.apply(np.concatenate([intercept, row.to_numpy(float)]))
+
+
+def _moves_others(estimator: Any, reference: Any) -> bool:
+    """Whether a reference names columns of which a formula makes others, such as trials(n)."""
+    if estimator.formula is None or reference is None:
+        return False
+    named = set(map(str, dict(reference))) - set(estimator.input_quantiles_)
+    return bool(named & set(estimator.formula_.inputs))
 
 
 def _raw_reference(estimator: Any, reference: Any, number: int) -> pd.DataFrame:

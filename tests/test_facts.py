@@ -1,4 +1,4 @@
-"""What formulas state about every row: trials, exposures and bounds; and what is refused."""
+"""What formulas and keywords state about every row: trials, exposures and bounds; and what is refused."""
 
 import functools
 
@@ -12,7 +12,10 @@ from scipy.stats import norm
 import nghvi
 from nghvi._core.errors import DataError, FormulaError
 from nghvi._core.response import ResponseError
-from nghvi.formula import parse
+from nghvi.cli import main
+from nghvi.estimators.row_facts import RowFacts
+from nghvi.formula import learn, parse
+from nghvi.interpret import followed, lek_profile
 from nghvi.responses import Logit, TobitResponse
 
 
@@ -42,12 +45,79 @@ def test_both_ways_to_write_trials_are_one_and_successes_are_rows_of_a_binary_re
     assert np.all(np.abs(away) < 0.1 * binary.summary()["sd"])
 
 
+def test_keywords_say_what_a_formula_says():
+    data, written = rows(), fitted("s | trials(n)")
+    keyword = nghvi.MixedRegressor("g", response="binomial", trials="n")
+    keyword.fit(data[["n", "x", "g"]], data["s"])
+    pd.testing.assert_frame_equal(keyword.summary(), written.summary())
+    np.testing.assert_array_equal(keyword.predict(data[["g", "x", "n"]]), written.predict(data))
+    # A number holds for all rows, of which an array has no names.
+    numbers = data[["x", "g"]].astype(float).to_numpy()
+    constant = nghvi.MixedRegressor(1, response="binomial", trials=5).fit(numbers, data["s"])
+    np.testing.assert_array_equal(constant.summary(), written.summary())
+    for model in (keyword, written):
+        ten = lek_profile(model, "x", reference={"n": 10}, n_grid=3, draws=20)
+        five = lek_profile(model, "x", n_grid=3, draws=20)
+        np.testing.assert_allclose(ten["mean"], 2 * five["mean"], rtol=1e-12)
+    assert "n" not in followed(keyword)
+
+
+@pytest.mark.parametrize(
+    ("settings", "formula"),
+    [
+        ({"response": "poisson", "exposure": "time"}, "s ~ x + exposure(time) + (1 | g)"),
+        ({"response": "tobit", "censored": ("low", None)}, "censored(f, low) ~ x + (1 | g)"),
+    ],
+)
+def test_exposures_and_bounds_are_the_columns_of_a_formula(settings, formula):
+    data = rows().assign(time=np.arange(1, 49.0), low=np.where(np.arange(48) % 2, 1.0, -np.inf))
+    data["f"] = np.maximum(data["f"], data["low"])
+    read = RowFacts.of(nghvi.MixedRegressor("g", **settings))
+    table = read.table(data[["x", "g", *read.columns]], "g")
+    design = learn(formula, data)
+    np.testing.assert_array_equal(table.values, design.table(data).values)
+    assert (read.known_coef, read.names) == (design.known_coef, design.facts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "message"),
+    [
+        ({"trials": "m"}, ["x", "g", "n"], "trials: there is no column 'm'.*'n'"),
+        ({"trials": ["n"]}, ["x", "g", "n"], r"trials=\['n'\]: give the name of a column"),
+        ({"trials": "g"}, ["x", "g"], "'g' holds the groups"),
+        ({"exposure": "tine"}, ["x", "g", "time"], "did you mean 'time'"),
+        ({"censored": 3}, ["x", "g"], r"give a pair \(lower, upper\)"),
+        ({"trials": "n", "formula": "s ~ x"}, ["x", "n"], r"write 'y \| trials\(n\) ~ ...'"),
+        ({"trials": "n", "response": "poisson"}, ["x", "g", "n"], "choose response='binomial'"),
+    ],
+)
+def test_bad_keywords_are_refused_with_the_remedy(settings, columns, message):
+    settings = {"group": "g", "response": "binomial", **settings}
+    with pytest.raises(DataError, match=message):
+        nghvi.MixedRegressor(**settings).fit(rows()[columns], rows()["s"])
+
+
+def test_the_command_line_reads_facts_as_well(tmp_path, capsys):
+    table, run = tmp_path / "rows.csv", tmp_path / "run"
+    rows()[["s", "n", "x", "g"]].to_csv(table, index=False)
+    what = ["--target", "s", "--group", "g", "--response", "binomial"]
+    arguments = ["fit", str(table), *what, "--out", str(run), "--quiet"]
+    assert main([*arguments, "--trials", "m"]) == 2
+    assert "'m'" in capsys.readouterr().err
+    assert main([*arguments, "--trials", "n"]) == 0
+    assert main(["predict", str(run), str(table), "-o", str(tmp_path / "found.csv")]) == 0
+    found = pd.read_csv(tmp_path / "found.csv")
+    np.testing.assert_allclose(found["mean"], fitted("s | trials(n)").predict(rows()), rtol=1e-9)
+    assert found["upper"].le(5).all()
+
+
 def test_predictions_are_about_the_trials_of_their_rows():
     model, new = fitted("s | trials(n)"), rows().head(4)
     once, twice = (model.predict(new.assign(n=k), which="zero") for k in (5, 10))
     np.testing.assert_allclose(twice, 2 * once, rtol=1e-12)
     with pytest.raises(DataError, match="'n'"):
         model.predict(new.drop(columns="n"))
+    assert np.all(model.predict_interval(new.assign(n=1))[1] <= 1)
 
 
 def test_an_exposure_is_an_offset_of_its_logarithm():
@@ -85,13 +155,6 @@ def test_bad_facts_are_named_with_row_and_remedy(left, response, change, error, 
     inputs = "time + (1 | g)" if left == "x" else "x + (1 | g)"
     with pytest.raises(error, match=message):
         nghvi.mixed(f"{left} ~ {inputs}", rows().assign(**change), response=response)
-
-
-def test_no_exposure_is_named_with_row_and_remedy():
-    data = rows()
-    data.loc[3, "time"] = 0.0
-    with pytest.raises(DataError, match=r"log\(time\) is not finite.*3.*above 0"):
-        nghvi.mixed("s ~ x + exposure(time) + (1 | g)", data, response="poisson")
 
 
 def test_censored_numbers_have_the_probabilities_and_moments_of_a_cut_normal():

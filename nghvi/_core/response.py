@@ -93,10 +93,18 @@ class Response(eqx.Module):
         return self
 
     def check(self, y: np.ndarray, column: str = "y") -> None:
-        """Raise :class:`ResponseError` if y, the column of that name, is outside the support."""
+        """Raise :class:`ResponseError` if y, the column of that name, is outside the support.
+
+        So it does where measurements are all the same.
+        """
         outside = ~self.support.holds(y)
         if outside.any():
             raise self.outside_support(column, offenders(y, outside))
+        if not self.support.discrete and np.ptp(y) == 0:
+            raise ResponseError(
+                f"the response {column} is constant (every value is {y[0]:g}): there is nothing to "
+                "explain."
+            )
 
     def outside_support(self, column: str, shown: str) -> ResponseError:
         """The complaint about the values of a column that are ``shown``."""

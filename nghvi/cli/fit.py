@@ -32,7 +32,8 @@ from nghvi.cli.table_files import (
 )
 from nghvi.data.parquet import column_names
 from nghvi.estimators.fit_checkpoints import EVERY
-from nghvi.formula import parse, variables
+from nghvi.estimators.row_facts import RowFacts
+from nghvi.formula import bounds_of, parse, variables
 from nghvi.recipes.verdict import Status
 from nghvi.responses import RESPONSES
 from nghvi.storage.checkpoints import checkpoint_files
@@ -42,6 +43,7 @@ nghvi fit pupils.csv --formula "score ~ ses + sector * sex + (1 + ses | school)"
 nghvi fit pupils.csv --target score --group school --random intercept,ses --out run
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep --resume
+nghvi fit herds.csv --target sick --group herd --response binomial --trials size --out run
 nghvi fit big.parquet --target profit --group firm --hidden 32,16 --batch-groups auto --out big
 nghvi fit firms.parquet --target profit --group firm --out run --checkpoint kept --every 600
 nghvi fit firms.parquet --target profit --group firm --out run \\
@@ -73,6 +75,18 @@ def add(commands: Commands) -> None:
         help="no linear part beside the network: the paper's model",
     )
     parser.add_argument("--response", choices=sorted(RESPONSES), default="gaussian")
+    parser.add_argument(
+        "--trials", type=_number_or_column, help="column, or number, of trials (with --target)"
+    )
+    parser.add_argument(
+        "--exposure", type=_number_or_column, help="column of exposures (with --target)"
+    )
+    parser.add_argument(
+        "--censored",
+        type=_bounds,
+        metavar="LOWER,UPPER",
+        help="bounds, numbers or columns: 0,inf (with --target); --censored=-1,1 if a sign leads",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="of a network or another method")
     parser.add_argument(
@@ -185,6 +199,9 @@ def _asked(chosen: argparse.Namespace, on_disk: bool) -> dict[str, Any]:
         "hidden",
         "skip",
         "response",
+        "trials",
+        "exposure",
+        "censored",
         "seed",
         "steps",
         "method",
@@ -207,6 +224,9 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
         "hidden": chosen.hidden,
         "skip": chosen.skip,
         "response": chosen.response,
+        "trials": chosen.trials,
+        "exposure": chosen.exposure,
+        "censored": chosen.censored,
         "batch_groups": chosen.batch_groups,
         "devices": chosen.devices,
         "verbose": not chosen.quiet,
@@ -221,13 +241,16 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
         syntax = parse(chosen.formula)
         for name in used:
             check_column(chosen.data, table, name, "--formula")
-        check_cells(chosen.data, table[used], [syntax.group])
+        check_cells(chosen.data, table[used], [syntax.group], bounds=bounds_of(chosen.formula))
         _check_response(chosen, table, syntax.response)
         return nghvi.mixed(chosen.formula, table, **kept, **settings)
     check_column(chosen.data, table, chosen.target, "--target")
     if chosen.group is not None:
         check_column(chosen.data, table, chosen.group, "--group")
-    check_cells(chosen.data, table, [chosen.group])
+    stated = RowFacts.of(chosen)
+    for name in stated.columns:
+        check_column(chosen.data, table, name, f"--{stated.setting_of(name)}")
+    check_cells(chosen.data, table, [chosen.group], bounds=stated.bounds)
     _check_response(chosen, table, chosen.target)
     inputs = table.drop(columns=chosen.target)
     for name in inputs.columns.drop([chosen.group] if chosen.group else []):
@@ -274,6 +297,17 @@ def _report(chosen: argparse.Namespace, estimator: Any) -> int:
 
 def _random(text: str) -> Any:
     return text if text in ("intercept", "all", "auto") else text.split(",")
+
+
+def _number_or_column(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _bounds(text: str) -> tuple[float | str, ...]:
+    return tuple(_number_or_column(bound.strip()) for bound in text.split(","))
 
 
 def _batch(text: str) -> Any:

@@ -87,7 +87,8 @@ def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) ->
     """Predictions written as rows are read, in their order."""
     parts: Iterator[pd.DataFrame]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
-        read = read_parts(chosen.data, names, [estimator.group_], ROWS_AT_ONCE, chosen.missing)
+        labels, bounds = [estimator.group_], estimator._bounds
+        read = read_parts(chosen.data, names, labels, ROWS_AT_ONCE, chosen.missing, bounds)
         parts = (rows.set_index(rows.index + before) for _, before, rows in read if len(rows))
     else:
         parts = iter([_complete(chosen, estimator, names)])
@@ -113,7 +114,7 @@ def _complete(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> p
     for name in names:
         check_column(chosen.data, rows, name, "an input of the model")
     rows = without_missing(chosen.data, rows[names], chosen.missing)
-    check_cells(chosen.data, rows, [estimator.group_])
+    check_cells(chosen.data, rows, [estimator.group_], bounds=estimator._bounds)
     return rows
 
 

@@ -134,6 +134,7 @@ def read_parts(
     labels: Iterable[str | None],
     size: int,
     missing: str = "error",
+    bounds: Iterable[str] = (),
 ) -> Iterator[tuple[pathlib.Path, int, pd.DataFrame]]:
     """Some rows of Parquet files at a time: the file, how many rows came before, the rows."""
     for file in parquet.files_of(path):
@@ -145,7 +146,7 @@ def read_parts(
         for batch in source.iter_batches(size, columns=names):
             rows = batch.to_pandas().reset_index(drop=True)
             number, rows = len(rows), without_missing(file, rows, missing)
-            check_cells(file, rows, labels, before)
+            check_cells(file, rows, labels, before, bounds)
             yield file, before, rows
             before += number
 
@@ -158,9 +159,13 @@ def check_column(path: pathlib.Path, table: pd.DataFrame, name: str, flag: str) 
 
 
 def check_cells(
-    path: pathlib.Path, table: pd.DataFrame, labels: Iterable[str | None], before: int = 0
+    path: pathlib.Path,
+    table: pd.DataFrame,
+    labels: Iterable[str | None],
+    before: int = 0,
+    bounds: Iterable[str] = (),
 ) -> None:
-    """No empty cells, no infinite numbers, and no stray words except in columns of labels.
+    """No empty cells, no infinite numbers but bounds, and no stray words except in labels.
 
     ``before``: rows of the file before these.
     """
@@ -177,6 +182,8 @@ def check_cells(
         column = table[name]
         complain(column, column.isna(), "has no value", REMEDY)
         if pd.api.types.is_numeric_dtype(column):
+            if name in bounds:
+                continue
             infinite = pd.Series(np.isinf(column.to_numpy(float)))
             complain(column, infinite, "is infinite", "correct the cells or drop the rows")
         elif name not in labels:

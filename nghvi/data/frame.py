@@ -24,6 +24,8 @@ from nghvi.data.text import misread
 Column = str | int
 LARGEST = 1e70
 """Size beyond which variances of coefficients, which are ratios squared, would not be finite."""
+NO_BOUND = 1e50
+"""What stands for infinity: columns are finite."""
 
 
 class ColumnTypeError(DataError, TypeError):
@@ -53,8 +55,11 @@ def read_table(data: Any, group: Column | None) -> Table:
     return table
 
 
-def read_columns(data: Any, names: Iterable[str]) -> pd.DataFrame:
-    """The named columns as a pandas frame, categories with the levels that occur."""
+def read_columns(data: Any, names: Iterable[str], bounds: Iterable[str] = ()) -> pd.DataFrame:
+    """The named columns as a pandas frame, categories with the levels that occur.
+
+    ``bounds``: those in which an infinite number means that there is no bound.
+    """
     frame = _as_frame(data)
     if frame is None:
         raise DataError(
@@ -62,8 +67,26 @@ def read_columns(data: Any, names: Iterable[str]) -> pd.DataFrame:
         )
     if frame.shape[0] == 0:
         raise DataError("the data frame has no rows.")
+    for name in set(bounds) & set(frame.columns):
+        far = nw.col(name).cast(nw.Float64).clip(-NO_BOUND, NO_BOUND)
+        frame = frame.with_columns(far)
     columns = {name: _complete_column(frame, name) for name in names}
     return pd.DataFrame(columns, index=range(frame.shape[0]))
+
+
+def divide_columns(data: Any, names: Sequence[str]) -> tuple[Any, dict[str, np.ndarray]]:
+    """A data frame without the named columns, which it has, and these as numbers."""
+    frame = _as_frame(data)
+    if frame is None or not names:
+        return data, {}
+    _check_distinct(frame.columns)
+    taken = {name: _numeric(frame.get_column(name), name) for name in names}
+    return frame.drop(names).to_native(), taken
+
+
+def finite_bounds(values: np.ndarray) -> np.ndarray:
+    """Bounds, of which infinite ones are very far."""
+    return np.clip(values, -NO_BOUND, NO_BOUND)
 
 
 def column_names(data: Any) -> list[str]:

@@ -165,7 +165,7 @@ class InMemory:
         messages call these columns.
         """
         check_sizes(np.abs(table.values).max(axis=0, initial=0.0), table.names)
-        check_sizes(np.abs(y).max(keepdims=True), ["y"])
+        check_sizes(np.abs(y).max(keepdims=True), [response_name])
         weight = None if counts is None else read_counts(counts, len(y))
         codes, groups = _encoded(table, group)
         return InMemory(table, y, weight, codes, groups, columns, response_name)

@@ -65,6 +65,9 @@ class MixedEstimator(Checks):
         skip: bool | str = "auto",
         random: str | list = "auto",
         response: Any = "auto",
+        trials: Column | float | None = None,
+        exposure: Column | float | None = None,
+        censored: tuple[Any, Any] | None = None,
         covariance: str = "auto",
         priors: Priors | None = None,
         rank: int | str = "auto",
@@ -89,6 +92,9 @@ class MixedEstimator(Checks):
         self.skip = skip
         self.random = random
         self.response = response
+        self.trials = trials
+        self.exposure = exposure
+        self.censored = censored
         self.covariance = covariance
         self.priors = priors
         self.rank = rank
@@ -165,12 +171,13 @@ class MixedEstimator(Checks):
         X, y, counts, _ = self._complete(X, y, counts)
         self._learn(X)
         order = stated_order(self._response_column(X, y)) if response.classes else None
+        name = self._response_name(y)
         table, y = self._read(X, y)
         self._learn_classes(y, order, response)
         columns = tuple(column_names(X)) if table.named else None
         if self.formula_ is not None:
             columns = self.formula_.variables
-            raw = read_columns(X, self.formula_.inputs)
+            raw = read_columns(X, self.formula_.inputs, self._bounds)
             self._raw_quantiles, self._commonest = tables.typical_inputs(raw)
         return InMemory.of(
             table,
@@ -178,7 +185,7 @@ class MixedEstimator(Checks):
             counts,
             group=self._spec.group,
             columns=columns,
-            response_name=self._response_name(),
+            response_name=name,
         )
 
     def _describe(self, source: Source) -> None:

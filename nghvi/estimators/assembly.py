@@ -57,10 +57,10 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     structure = Structure.of(settings, spec, source.inputs[:number], response)
     sample = source.sample._replace(x=source.sample.x[:, :number])
     structure = structure.without_fixed_columns(spec, sample.x, sample.codes)
-    if source.complete:
-        _warn(settings, spec, structure, sample, source, response)
     bound = response.given(source.sample.x[:, number:] if spec.facts else None)
     source.check(bound)
+    if source.complete:
+        _warn(settings, spec, structure, sample, source, response)
     known = sample.x[:, number - len(spec.known_coef) :] @ np.array(spec.known_coef)
     response = bound.suited(sample.y, known, intercept=spec.intercept or spec.deep).given(None)
     of_x, of_y = _of_columns(source, spec), _of_response(source, response, known)
@@ -95,8 +95,9 @@ def _check_facts(settings: Any, spec: Spec, response: Response) -> None:
         )
     if response.facts_needed and not spec.facts:
         raise DataError(
-            f"response={response.name!r} needs {' and '.join(response.facts)} of every row: write "
-            "'censored(y, lower, upper) ~ ...' in a formula, with numbers or columns."
+            f"response={response.name!r} needs {' and '.join(response.facts)} of every row: give "
+            "censored=(lower, upper), numbers or columns, or write 'censored(y, lower, upper) ~ "
+            "...' in a formula."
         )
     if spec.facts and settings.method != "auto":
         raise DataError(

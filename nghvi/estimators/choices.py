@@ -55,7 +55,6 @@ NOT_HERE = {
     "weights": "Rows that were observed several times are fit(..., counts=).",
     "sample_weight": "Rows that were observed several times are fit(..., counts=).",
     "offset": "An offset is a term of a formula: 'y ~ x + offset(z)'.",
-    "exposure": "An exposure is an offset: 'y ~ x + offset(log(time))' in a formula.",
 }
 
 
@@ -191,6 +190,9 @@ def check_on_disk(settings: Any, y: Any, extra: Any) -> None:
         )
     if extra is not None:
         raise DataError("counts and validation need a table in memory, not a GroupedDataset.")
+    for name in ("trials", "exposure", "censored"):
+        if getattr(settings, name) is not None:
+            raise DataError(f"{name}= needs a table in memory, not a GroupedDataset.")
     if settings.method != "auto":
         raise DataError(
             f"method={settings.method!r} needs all rows at every step: a GroupedDataset is fitted "

@@ -56,20 +56,21 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
 
     def _learn_classes(self, y: np.ndarray, order: np.ndarray | None, response: Response) -> None:
         self.classes_ = _classes(y)
+        number = f"{len(self.classes_)} class{'' if len(self.classes_) == 1 else 'es'}"
         continuous = y.dtype.kind == "f" and (y != np.round(y)).any()
         if not response.takes_intercept:
             if len(self.classes_) != 2:
                 raise DataError(
                     "Only binary classification is supported. "
-                    f"y {'is continuous and ' if continuous else ''}has {len(self.classes_)} "
-                    f"classes ({', '.join(map(str, self.classes_[:5]))}): a binary response needs "
+                    f"y {'is continuous and ' if continuous else ''}has {number} "
+                    f"({', '.join(map(str, self.classes_[:5]))}): a binary response needs "
                     "exactly two; ordered classes are response='ordered-logit' or "
                     "'ordered-probit', numbers are for MixedRegressor."
                 )
             return
         if len(self.classes_) < 2 or continuous or len(self.classes_) > MOST_CLASSES:
             raise DataError(
-                f"y {'is continuous and ' if continuous else ''}has {len(self.classes_)} classes: "
+                f"y {'is continuous and ' if continuous else ''}has {number}: "
                 f"ordered classes are at least two and at most {MOST_CLASSES}; for numbers use "
                 "MixedRegressor."
             )

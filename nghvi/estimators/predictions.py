@@ -20,14 +20,14 @@ from nghvi.data.frame import (
     drop_missing,
     has_column,
     read_response,
-    read_table,
 )
 from nghvi.data.labels import encode_groups, joined, warn_of_strangers
 from nghvi.data.scaling import add_intercept
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts, check_seed
+from nghvi.estimators.row_facts import RowFacts
 from nghvi.estimators.spec import Spec
-from nghvi.formula import Design, learn, parse, response_given, variables
+from nghvi.formula import Design, bounds_of, learn, parse, response_given, variables
 from nghvi.models.mixed import prepare
 from nghvi.posterior import predictive
 from nghvi.posterior.mixed import MixedPosterior
@@ -44,6 +44,9 @@ class Predictions(BaseEstimator, abc.ABC):
     posterior_: MixedPosterior
     formula: str | None
     missing: str
+    trials: Any
+    exposure: Any
+    censored: Any
     formula_: Design | None
     _spec: Spec
     _rows: Fingerprint
@@ -175,14 +178,20 @@ class Predictions(BaseEstimator, abc.ABC):
 
     def _learn(self, X: Any) -> None:
         """What the columns of training data mean."""
+        stated = RowFacts.of(self)
         self.formula_ = None if self.formula is None else learn(self.formula, X)
-        self._spec = Spec.of(self, self.formula_)
+        self._spec = Spec.of(self, self.formula_, stated)
+
+    @property
+    def _bounds(self) -> tuple[str, ...]:
+        """Columns of the data that are bounds, which may be infinite."""
+        return RowFacts.of(self).bounds if self.formula is None else bounds_of(self.formula)
 
     def _table(self, X: Any, *, grouped: bool = True) -> Table:
         if self.formula_ is not None:
             return self.formula_.table(X, grouped=grouped)
         needed = grouped or has_column(X, self._spec.group, self.n_features_in_)
-        return read_table(X, self._spec.group if needed else None)
+        return RowFacts.of(self).table(X, self._spec.group if needed else None)
 
     def _read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         """Training or validation data, checked."""
@@ -198,9 +207,12 @@ class Predictions(BaseEstimator, abc.ABC):
             raise DataError("X has one row (n_samples=1): a fit needs more.")
         return table, response
 
-    def _response_name(self) -> str:
-        """What messages call the response."""
-        return "y" if self.formula_ is None else parse(self.formula_.formula).response
+    def _response_name(self, y: Any = None) -> str:
+        """What messages call the response: the left side of a formula, or the name that y has."""
+        if self.formula_ is not None:
+            return parse(self.formula_.formula).response
+        name = getattr(y, "name", None)
+        return name if isinstance(name, str) and name else "y"
 
     def _response_column(self, X: Any, y: Any) -> Any:
         """The response as it came: y, or the column that the formula names."""

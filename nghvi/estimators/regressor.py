@@ -43,7 +43,14 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         models; with hidden layers all features but inputs that are constant within every group,
         or more than 20).
     response
-        "gaussian" ("auto" means that), or "student-t" for noise with outliers.
+        "gaussian" ("auto" means that), another of ``nghvi.responses.RESPONSES`` by name, such as
+        "student-t" for noise with outliers or "poisson" for counts, or a response object.
+    trials, exposure, censored
+        What is known about every row, without a formula that says it: the number of ``trials``;
+        the ``exposure``, such as the time at risk, whose logarithm is an offset; the bounds
+        (lower, upper) that a row is ``censored`` at, None for no bound. Each is a number that
+        holds for all rows, or the name of a column of X, which is then no input and which
+        predictions read from their rows.
     covariance
         "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by default,
         diagonal with a skip connection).

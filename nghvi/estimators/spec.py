@@ -26,6 +26,7 @@ from nghvi.estimators.choices import (
     is_deep,
 )
 from nghvi.estimators.columns import INTERCEPT, feature_names, random_columns, varies_within
+from nghvi.estimators.row_facts import RowFacts
 from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
 from nghvi.formula.syntax import EVERY_COLUMN
 from nghvi.models.mixed import MixedModel
@@ -52,12 +53,19 @@ class Spec(NamedTuple):
     """What the last columns say about the rows for the response, such as their trials."""
 
     @staticmethod
-    def of(settings: Any, design: Design | None) -> "Spec":
-        """From an estimator's settings, and what its formula has learnt if it has one."""
+    def of(settings: Any, design: Design | None, stated: RowFacts) -> "Spec":
+        """From an estimator's settings, and what its formula has learnt if it has one.
+
+        ``stated``: what the settings say about the rows.
+        """
         deep = is_deep(settings.hidden, settings.trunk)
         if design is None:
             intercept = bool(settings.fit_intercept) and not deep
-            return Spec(settings.group, settings.random, settings.covariance, deep, intercept)
+            return Spec(
+                *(settings.group, settings.random, settings.covariance, deep, intercept),
+                stated.known_coef,
+                stated.names,
+            )
         syntax = parse(design.formula)
         spec = Spec(
             syntax.group,

@@ -5,6 +5,7 @@ Only the group term is read here; everything else is formulaic's.
 
 from nghvi._core.errors import FormulaError as FormulaError
 from nghvi.formula.design import Design as Design
+from nghvi.formula.design import bounds_of as bounds_of
 from nghvi.formula.design import has_intercept as has_intercept
 from nghvi.formula.design import learn as learn
 from nghvi.formula.design import response_given as response_given

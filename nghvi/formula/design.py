@@ -22,6 +22,7 @@ from nghvi.data.frame import (
     Table,
     check_finite,
     column_names,
+    finite_bounds,
     read_columns,
     read_response,
 )
@@ -33,8 +34,6 @@ from nghvi.formula.syntax import EVERY_COLUMN, Syntax, parse
 
 MANY_LEVELS, FEW_ROWS = 20, 5
 """Beyond so many levels with fewer rows each, a category is suspicious."""
-NO_BOUND = 1e50
-"""What stands for infinity: columns are finite."""
 
 
 class Design(NamedTuple):
@@ -79,7 +78,7 @@ class Design(NamedTuple):
         """The design's columns of a raw data frame and, unless they are not needed, its groups."""
         syntax = parse(self.formula)
         syntax = syntax if grouped else syntax._replace(group=None)
-        table = _read(syntax, read_columns(data, _variables(syntax)), self.learnt).table
+        table = _read(syntax, _frame(syntax, data), self.learnt).table
         if table.names != self.columns:
             differing = ", ".join(map(repr, sorted(set(table.names) ^ set(self.columns))))
             raise DataError(
@@ -100,7 +99,7 @@ def learn(formula: str, data: Any) -> Design:
     """What a formula makes of the training data."""
     syntax = parse(formula)
     _check_response(syntax)
-    frame = read_columns(data, _variables(syntax))
+    frame = _frame(syntax, data)
     _check_text(syntax, frame)
     read = _read(syntax, frame, Learnt({}, {}))
     _warn_of_levels(read.learnt, len(frame))
@@ -166,6 +165,13 @@ def variables(formula: str) -> tuple[str, ...]:
     syntax = parse(formula)
     response = variables_of(syntax, terms_of(syntax, syntax.response))
     return tuple(dict.fromkeys((*response, *_variables(syntax))))
+
+
+def bounds_of(formula: str) -> tuple[str, ...]:
+    """Columns that are bounds, which may be infinite."""
+    syntax = parse(formula)
+    texts = {text.strip("`") for name, text in syntax.facts if name in ("lower", "upper")}
+    return tuple(name for name in _variables(syntax) if name in texts)
 
 
 def response_of(formula: str, data: Any) -> np.ndarray:
@@ -239,7 +245,7 @@ def _texts(syntax: Syntax) -> list[str]:
 def _number(text: str) -> float | None:
     """The number that a fact is; None for an expression. No bound is a very far one."""
     try:
-        return float(np.clip(float(text), -NO_BOUND, NO_BOUND))
+        return float(finite_bounds(np.asarray(float(text))))
     except ValueError:
         return None
 
@@ -248,6 +254,11 @@ def _variables(syntax: Syntax) -> tuple[str, ...]:
     named = [variables_of(syntax, terms_of(syntax, text)) for text in _texts(syntax)]
     group = () if syntax.group is None else (syntax.group,)
     return tuple(dict.fromkeys((*sum(named, ()), *group)))
+
+
+def _frame(syntax: Syntax, data: Any) -> pd.DataFrame:
+    """The columns of a data frame that a formula reads."""
+    return read_columns(data, _variables(syntax), bounds_of(syntax.text))
 
 
 def _read(syntax: Syntax, frame: pd.DataFrame, learnt: Learnt) -> _Read:

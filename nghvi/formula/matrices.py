@@ -219,7 +219,7 @@ def evaluate(
     for terms in parts:
         spec = ModelSpec(
             formula=terms,
-            na_action="raise",
+            na_action="ignore",
             output="numpy",
             transform_state=transforms,
             encoder_state={

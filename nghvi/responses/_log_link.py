@@ -45,8 +45,9 @@ class Counts(Summed, LogLink):
     """Numbers of events."""
 
     remedy: ClassVar[str] = (
-        "counts of events are not rates or averages: give the events themselves, with the exposure "
-        "as offset(log(exposure)) in a formula, or use response='gaussian' for measurements."
+        "counts of events are not rates or averages: give the events themselves, with "
+        "exposure='time' or '+ exposure(time)' in a formula, or use response='gaussian' for "
+        "measurements."
     )
 
     @property

@@ -23,8 +23,9 @@ class OfTrials(Summed):
     usual_trials: float = eqx.field(static=True, default=1.0, kw_only=True)
     """A power of two near the mean number of trials."""
     remedy: ClassVar[str] = (
-        "y counts the successes of the trials: write 'cbind(successes, failures) ~ ...' or "
-        "'successes | trials(n) ~ ...' in a formula; shares are response='beta'."
+        "y counts the successes of the trials: give trials='n', the column of their number, or "
+        "write 'cbind(successes, failures) ~ ...' or 'successes | trials(n) ~ ...' in a formula; "
+        "shares are response='beta'."
     )
 
     def given(self, facts: Any) -> Self:
@@ -69,10 +70,10 @@ class OfTrials(Summed):
             )
         above = y > number
         if above.any():
-            row = int(np.flatnonzero(above)[0])
+            row, others = int(np.flatnonzero(above)[0]), int(above.sum()) - 1
+            more = f" ({others:,} more of that kind)" if others else ""
             raise ResponseError(
-                f"{column} holds {y[row]:g} successes of {number[row]:g} trials in row {row}"
-                f"{f' and {above.sum() - 1:,} rows more of that kind' if above.sum() > 1 else ''}: "
+                f"{column} holds {y[row]:g} successes of {number[row]:g} trials in row {row}{more}: "
                 f"give the number of trials of each row; {self.remedy}"
             )
         super().check(y, column)

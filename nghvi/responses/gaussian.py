@@ -8,20 +8,13 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from nghvi._core.response import Response, ResponseError
+from nghvi._core.response import Response
 from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
 
 
 class Continuous(Response):
-    """Finite numbers that are not all the same and may be standardised."""
-
-    def check(self, y: np.ndarray, column: str = "y") -> None:
-        super().check(y, column)
-        if np.ptp(y) == 0:
-            raise ResponseError(
-                f"the response is constant (every value is {y[0]:g}): there is nothing to explain."
-            )
+    """Finite numbers that may be standardised."""
 
     def typical(self, y: np.ndarray) -> np.ndarray:
         return y
