@@ -23,6 +23,7 @@ from nghvi.responses import (
     GammaResponse,
     Gaussian,
     Logit,
+    Lognormal,
     NegativeBinomial,
     OrderedLogit,
     OrderedProbit,
@@ -127,6 +128,13 @@ RESPONSES: dict[str, ResponseCase] = {
     "gamma": ResponseCase(
         GammaResponse(), [1.2], [[1e-9, 2.0, 1e6]], [[0.0, 1.0], [-1.0, 1.0], [1, np.inf]]
     ),
+    "lognormal": ResponseCase(
+        Lognormal(),
+        [-1.3],
+        [[1e-9, 2.0, 1e6]],
+        [[0.0, 1.0], [-1.0, 1.0], [1, np.inf], [2.0, 2.0]],
+        full_steps=True,
+    ),
     **{
         response.name: ResponseCase(
             response,
@@ -136,7 +144,7 @@ RESPONSES: dict[str, ResponseCase] = {
         )
         for response in (Binomial(7.0), BinomialProbit(7.0), BetaBinomial(7.0))
     },
-    # Without bounds; tests/test_censored.py has those with.
+    # Without bounds; tests/test_facts.py has those with.
     "tobit": ResponseCase(
         TobitResponse(), [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
     ),

@@ -1,4 +1,4 @@
-"""What formulas and keywords state about every row: trials, exposures and bounds; and what is refused."""
+"""What formulas and keywords state about every row: trials, exposures and bounds."""
 
 import functools
 

@@ -10,6 +10,7 @@ from scipy.stats import kstest
 import nghvi
 from nghvi import scores
 from nghvi._core.response import ResponseError
+from nghvi.priors import Priors
 from nghvi.responses import GammaResponse
 
 FORMULA = "y ~ x + (1 | g)"
@@ -66,3 +67,29 @@ def test_values_outside_are_named_with_row_and_remedy(value, message):
     rows.loc[3, "y"] = value
     with pytest.raises(ResponseError, match=message):
         nghvi.mixed(FORMULA, rows, response="gamma")
+
+
+def test_a_lognormal_response_is_a_gaussian_one_of_its_logarithm():
+    """The same model once by quadrature and once exactly; densities differ by the Jacobian."""
+    rng = np.random.default_rng(3)
+    ward = np.repeat(np.arange(8), 6)
+    age = rng.normal(size=48)
+    log_days = 1 + 0.4 * age + 0.5 * rng.normal(size=8)[ward] + 0.3 * rng.normal(size=48)
+    rows = pd.DataFrame({"age": age, "ward": ward})
+    settings = {"priors": Priors(), "standardize": False}
+    exact = nghvi.MixedRegressor("ward", **settings).fit(rows, log_days)
+    days = np.exp(log_days)
+    model = nghvi.MixedRegressor("ward", response="lognormal", **settings).fit(rows, days)
+    assert model.converged_
+    ours, theirs = model.summary(), exact.summary()
+    np.testing.assert_allclose(model.log_evidence_, exact.log_evidence_ - log_days.sum(), atol=0.05)
+    same = ["intercept", "age", "effects_sd[intercept]"]
+    sd = theirs.loc[same, "sd"]
+    assert np.all(np.abs(ours.loc[same, "mean"] - theirs.loc[same, "mean"]) < 0.1 * sd)
+    np.testing.assert_allclose(ours.loc[same, "sd"], sd, rtol=0.1)
+    known = model.predict_interval(rows, draws=500), exact.predict_interval(rows, draws=500)
+    for found, of_log in zip(*known, strict=True):
+        np.testing.assert_allclose(np.log(found), of_log, atol=0.1)
+    scores = model.log_densities(rows, days), exact.log_densities(rows, log_days) - log_days
+    np.testing.assert_allclose(*scores, atol=0.2)
+    assert model.ratios().index.name == "ratio of medians"

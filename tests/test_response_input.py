@@ -92,12 +92,15 @@ CASES = [
 @pytest.mark.parametrize(("response", "column", "data", "message"), CASES)
 def test_refused_with_column_rows_and_remedy(response, column, data, message, way):
     left, settings = LEFT[column]
+    kind = nghvi.MixedClassifier if RESPONSES[response].classes else nghvi.MixedRegressor
+    known = {"hits": ["shots"], "level": ["low", "high"]}.get(column, [])
+    if way == "formula":
+        model, given = kind(formula=f"{left} ~ x + (1 | g)", response=response), (data,)
+    else:
+        model = kind("g", response=response, **settings)
+        given = (data[["x", "g", *known]], data[column])
     with pytest.raises(nghvi.InputError, match=message):
-        if way == "formula":
-            nghvi.mixed(f"{left} ~ x + (1 | g)", data, response=response)
-        kind = nghvi.MixedClassifier if RESPONSES[response].classes else nghvi.MixedRegressor
-        known = {"hits": ["shots"], "level": ["low", "high"]}.get(column, [])
-        kind("g", response=response, **settings).fit(data[["x", "g", *known]], data[column])
+        model.fit(*given)
 
 
 @pytest.mark.parametrize("hours", [0.0, -1.0])

@@ -149,8 +149,8 @@ def _pair(said: Any) -> tuple[Any, Any]:
     """Lower and upper bound, None standing for no bound."""
     if not isinstance(said, list | tuple) or len(said) != 2:
         raise DataError(
-            f"censored={said!r}: give a pair (lower, upper), each a number, the name of a column or "
-            "None for no bound."
+            f"censored={said!r}: give a pair (lower, upper), each a number, the name of a column "
+            "or None for no bound."
         )
     lower, upper = said
     return -np.inf if lower is None else lower, np.inf if upper is None else upper

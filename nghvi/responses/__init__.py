@@ -9,6 +9,7 @@ from nghvi.responses.binomial import Binomial as Binomial
 from nghvi.responses.binomial import BinomialProbit as BinomialProbit
 from nghvi.responses.gamma import GammaResponse as GammaResponse
 from nghvi.responses.gaussian import Gaussian as Gaussian
+from nghvi.responses.lognormal import Lognormal as Lognormal
 from nghvi.responses.negative_binomial import NegativeBinomial as NegativeBinomial
 from nghvi.responses.ordered import OrderedLogit as OrderedLogit
 from nghvi.responses.ordered import OrderedProbit as OrderedProbit
@@ -32,6 +33,7 @@ RESPONSES: dict[str, type[Response]] = {
     "zero-inflated-poisson": ZeroInflatedPoisson,
     "zero-inflated-negative-binomial": ZeroInflatedNegativeBinomial,
     "gamma": GammaResponse,
+    "lognormal": Lognormal,
     "beta": Beta,
     "binomial": Binomial,
     "binomial-probit": BinomialProbit,

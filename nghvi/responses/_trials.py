@@ -73,8 +73,8 @@ class OfTrials(Summed):
             row, others = int(np.flatnonzero(above)[0]), int(above.sum()) - 1
             more = f" ({others:,} more of that kind)" if others else ""
             raise ResponseError(
-                f"{column} holds {y[row]:g} successes of {number[row]:g} trials in row {row}{more}: "
-                f"give the number of trials of each row; {self.remedy}"
+                f"{column} holds {y[row]:g} successes of {number[row]:g} trials in row {row}"
+                f"{more}: give the number of trials of each row; {self.remedy}"
             )
         super().check(y, column)
         if not y.any() or (y == number).all():

@@ -70,3 +70,18 @@ class Gaussian(Continuous):
 
     def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
         return {"noise_var": scale**2 * jnp.exp(dispersion[..., 0])}
+
+
+class NoiseSd(Gaussian):
+    """Normal noise behind what is observed, so that effects do not integrate out.
+
+    People read its sd.
+    """
+
+    conjugate: ClassVar[bool] = False
+
+    def stated_priors(self, priors: Priors) -> dict[str, str]:
+        return {"noise_sd": priors.noise.stated()}
+
+    def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
+        return {"noise_sd": scale * jnp.exp(0.5 * dispersion[..., 0])}

@@ -18,18 +18,16 @@ from nghvi._core.response import ResponseError
 from nghvi._core.support import Support, offenders
 from nghvi._special import log_ndtr
 from nghvi._typing import Key
-from nghvi.priors import Priors
-from nghvi.responses.gaussian import Gaussian
+from nghvi.responses.gaussian import NoiseSd
 
 FAR = 1e8
 """Sds from eta beyond which a bound is infinite."""
 
 
-class TobitResponse(Gaussian):
+class TobitResponse(NoiseSd):
     """Normal observations that are censored at bounds; without bounds none is."""
 
     name: ClassVar[str] = "tobit"
-    conjugate: ClassVar[bool] = False
     facts: ClassVar[tuple[str, ...]] = ("lower", "upper")
     facts_needed: ClassVar[bool] = True
     facts_like_response: ClassVar[bool] = True
@@ -67,12 +65,6 @@ class TobitResponse(Gaussian):
                 "response='probit' for whether it is beyond the bound."
             )
         super().check(y, column)
-
-    def stated_priors(self, priors: Priors) -> dict[str, str]:
-        return {"noise_sd": priors.noise.stated()}
-
-    def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
-        return {"noise_sd": scale * jnp.exp(0.5 * dispersion[..., 0])}
 
     def _standard_ends(self, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         sd, (lower, upper) = jnp.exp(0.5 * dispersion[0]), self.ends

@@ -19,7 +19,7 @@ from nghvi.storage.codec import decode, encode
 
 ALTERED = "the file was altered; get another copy of it or fit again"
 
-LATER_SETTINGS = {"skip": False}
+LATER_SETTINGS = {"skip": False, "trials": None, "exposure": None, "censored": None}
 """Settings that the first files lack, and what was done then."""
 
 
