@@ -41,6 +41,19 @@ class LogLink(Response):
         return self.rate(eta)
 
 
+class Positive(LogLink):
+    """Positive numbers of any size."""
+
+    remedy: ClassVar[str] = (
+        "leave rows with zeros out or model them apart, or use response='gaussian' for numbers of "
+        "either sign."
+    )
+
+    @property
+    def support(self) -> Support:
+        return Support(0)
+
+
 class Counts(Summed, LogLink):
     """Numbers of events."""
 

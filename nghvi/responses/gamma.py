@@ -13,26 +13,17 @@ import numpy as np
 from jax.scipy.special import gammainc, gammaln
 from jaxtyping import Array
 
-from nghvi._core.support import Support
 from nghvi._typing import Key
-from nghvi.responses._log_link import LARGEST, LogLink
+from nghvi.responses._log_link import LARGEST, Positive
 from nghvi.responses._spread import WithSpread
 
 
-class GammaResponse(WithSpread, LogLink):
+class GammaResponse(WithSpread, Positive):
     """Positive numbers whose sd is a share of their mean."""
 
     name: ClassVar[str] = "gamma"
     ratio: ClassVar[str | None] = "ratio of means"
     spread_name: ClassVar[str] = "cv"
-    remedy: ClassVar[str] = (
-        "leave rows with zeros out or model them apart, or use response='gaussian' for numbers of "
-        "either sign."
-    )
-
-    @property
-    def support(self) -> Support:
-        return Support(0)
 
     def noise(self, mean: float, variance: float) -> float:
         return float(np.clip(variance / mean**2, 1e-4, 1e4))

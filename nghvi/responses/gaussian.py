@@ -16,7 +16,7 @@ from nghvi.priors import Priors
 class Continuous(Response):
     """Finite numbers that may be standardised."""
 
-    def typical(self, y: np.ndarray) -> np.ndarray:
+    def typical(self, y: np.ndarray) -> np.ndarray | None:
         return y
 
 

@@ -13,29 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from nghvi._core.support import Support
 from nghvi._typing import Key, Scalar
-from nghvi.responses._log_link import LARGEST, LogLink
+from nghvi.responses._log_link import LARGEST, Positive
 from nghvi.responses.gaussian import NoiseSd
 
 SMALLEST_UNIT = 2.0**-20
 
 
-class Lognormal(LogLink, NoiseSd):
+class Lognormal(Positive, NoiseSd):
     """Positive numbers whose logarithm has normal noise."""
 
     name: ClassVar[str] = "lognormal"
     ratio: ClassVar[str | None] = "ratio of medians"
     unit: float = eqx.field(static=True, default=1.0, kw_only=True)
     """About the sd of log y; a power of two, so that similar data share compiled programs."""
-    remedy: ClassVar[str] = (
-        "leave rows with zeros out or model them apart, or use response='gaussian' for numbers of "
-        "either sign."
-    )
-
-    @property
-    def support(self) -> Support:
-        return Support(0)
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
         left = np.log(y) - known
