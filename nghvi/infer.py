@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from nghvi._compiled import forget_programs_if_many
 from nghvi._core.batches import Batches
-from nghvi._core.draws import AntitheticDraws
+from nghvi._core.draws import AntitheticDraws, DrawScheme, OrthogonalDraws
 from nghvi._core.errors import InputError
 from nghvi._core.evaluate import draw, evaluate, evaluation_size, log_targets, side_by_side
 from nghvi._core.hosts import on_host, together
@@ -34,9 +34,13 @@ from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 COSTLY = 20_000
 ENORMOUS, FEW = 50_000_000, 10
 """Numbers touched by an evaluation beyond which few draws are evaluated: too few for k-hat."""
-ASTRAY, FAR_ASTRAY, UNLIKE = 0.03, 0.1, 0.05
-"""Errors of an integral beyond which it is refined: of the score at the centre and in the tails of
-the result, in posterior sds, and of the log density at the centre, in nats."""
+ASTRAY, UNLIKE = 0.03, 0.05
+"""Errors of an integral beyond which it is refined: what it moves posterior means (in sds) and sds
+(relatively) by, and the level of the log density, in nats."""
+MANY = 25
+"""Parameters with more of which the draws that tell these errors grow in number no longer."""
+GLANCE = 15
+"""Steps after which a fit looks whether its integrals will do."""
 AFFORDABLE = 600_000_000
 """Numbers touched by the importance weights of a fit."""
 EXACT, CLOSE_ENOUGH = 1e-6, 0.02
@@ -189,12 +193,14 @@ def _fit(
             better = _refined_if_needed(key, model, data, q, plan.costly) if refinable else None
             return better is None or not better.integration_is_affordable
 
+        glance = GLANCE if plan.by_newton and not plan.costly else None
+
         def record(position: Position, ends: bool, refinements: int = refinements) -> None:
             if keep is not None:
                 keep(position._replace(refinements=refinements), ends)
 
         recipe = plan.recipe(key, model, example, begin)
-        done = run(recipe, key, model, data, progress, resume, record, settled)
+        done = run(recipe, key, model, data, progress, resume, record, settled, glance)
         if done.position is not None:
             # The model that is returned has been refined already, unless it was begun roughly.
             left = done.position._replace(refinements=refinements if plan.costly else 0)
@@ -247,9 +253,10 @@ def _refined_if_needed(
 ) -> MarginalModel | None:
     """The refined model, if the present one's integrals are not exact enough at the result.
 
-    They are if both agree on the score, in posterior sds, and on the density at the centre of
-    ``q``, and where few points are used on the score in its tails, too; where integrals are
-    ``costly``, on the score at the centre.
+    The two log densities differ by d(theta). Where q is right, a linear trend of d over its draws
+    moves the posterior mean by as many sds, and a quadratic one c z^2 its sd by the share c; noise
+    around these trends moves neither. Where integrals are ``costly``, d's slope at the centre must
+    do, and of rows in batches its level.
     """
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         return None
@@ -259,22 +266,33 @@ def _refined_if_needed(
     if isinstance(data, Batches):
         now, then = (log_targets(m, data, np.asarray(q.centre)[None])[0] for m in (model, better))
         return better if abs(now - then) > UNLIKE else None
-
-    def differences(noise: Array) -> tuple[float, float]:
-        theta, pull = jax.vjp(q.transport, noise)
-        rough, fine = (value_and_score(m, data, theta) for m in (model, better))
-        astray = np.abs(pull(fine[1] - rough[1])[0]).max()
-        return float(astray), abs(float(fine[0] - rough[0]))
-
-    astray, unlike = differences(jnp.zeros(q.noise_dim))
     if costly:
-        return better if not astray < TOLERANCE else None
-    if not (astray < ASTRAY and unlike < UNLIKE):
-        return better
-    if not model.integration_is_cheap:  # a finer rule, which errs in the tails only a little
-        return None
-    tails = AntitheticDraws(1)(key, q.noise_dim)
-    return None if all(differences(tail)[0] < FAR_ASTRAY for tail in tails) else better
+        theta, pull = jax.vjp(q.transport, jnp.zeros(q.noise_dim))
+        rough, fine = (value_and_score(m, data, theta)[1] for m in (model, better))
+        return None if np.abs(pull(fine - rough)[0]).max() < TOLERANCE else better
+    level, trend = _apart(key, model, better, data, q)
+    return None if level < UNLIKE and trend < ASTRAY else better
+
+
+def _apart(
+    key: Key, rough: MarginalModel, fine: MarginalModel, data: Data, q: Variational
+) -> tuple[float, float]:
+    """Level and largest trend of the difference of two log densities over draws of q."""
+    scheme = OrthogonalDraws() if q.noise_dim <= MANY else AntitheticDraws(2 * MANY)
+    noise, theta = (np.asarray(each) for each in _noise_and_draws(scheme, key, q))
+    values = [log_targets(model, data, theta, side_by_side(model, data)) for model in (fine, rough)]
+    with np.errstate(invalid="ignore"):  # of two infinite ones: nan, which no bound holds
+        difference = values[0] - values[1]
+        level = difference.mean()
+        slopes = difference @ noise / len(noise)
+        bends = 0.5 * (difference - level) @ (noise**2 - 1) / len(noise)
+    return float(np.abs(level)), float(np.abs([slopes, bends]).max())
+
+
+@eqx.filter_jit
+def _noise_and_draws(scheme: DrawScheme, key: Key, q: Variational) -> tuple[Array, Array]:
+    noise = scheme(key, q.noise_dim)
+    return noise, jax.vmap(q.transport)(noise)
 
 
 def finish(

@@ -132,12 +132,12 @@ def test_chunks_and_interruptions_change_nothing(rows, score):
     piece_model, batches = batched(model, rows)
     q = FactorGaussian.start(initial_theta(KEY, model, rows), 0.1 * jnp.ones(DIM), 1)
 
-    def run(chunk, monitor=lambda step, trace: False, resume=None):
+    def run(chunk, monitor=lambda step, *_: False, resume=None):
         return fit(KEY, steps(score), piece_model, batches, q, num_steps=12, chunk=chunk,
                    average_last=3, monitor=monitor, resume=resume)  # fmt: skip
 
     whole = run(5)
-    part = run(5, monitor=lambda step, trace: step == 5)
+    part = run(5, monitor=lambda step, *_: step == 5)
     assert part.step == 5
     assert part.stopped
     for other in (run(5, resume=part), run(4)):

@@ -80,7 +80,7 @@ def test_resuming_after_any_chunk_changes_no_bit(cut, key):
     settings = {"num_steps": 23, "chunk": 5, "average_last": 7}
     whole = fit(key, algorithm, NormalMean(), DATA, START, **settings)
     part = fit(
-        key, algorithm, NormalMean(), DATA, START, monitor=lambda step, _: step >= cut, **settings
+        key, algorithm, NormalMean(), DATA, START, monitor=lambda step, *_: step >= cut, **settings
     )
     assert part.step == cut
     assert part.stopped

@@ -22,6 +22,8 @@ from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 
 BATCH = 50
+FEW = 16
+"""Fewer draws than these are few because each takes seconds: none is added to fill a batch."""
 SIDE_BY_SIDE = 200_000
 """Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
 
@@ -75,7 +77,7 @@ def log_targets(
         at = jax.device_put(theta)
         total = sum(np.asarray(_log_targets(model, p, at, batch or BATCH)) for p in data.each())
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
-    size = min(BATCH, len(theta))  # few draws are few because one takes seconds
+    size = len(theta) if len(theta) < FEW else BATCH
     padded = -(-len(theta) // size) * size
     filled = np.concatenate(
         [theta, np.broadcast_to(theta[:1], (padded - len(theta), theta.shape[1]))]

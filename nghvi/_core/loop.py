@@ -46,11 +46,11 @@ class Fit(NamedTuple, Generic[Q]):
         return self.state.q.averaged(self.tail, count)
 
 
-Monitor = Callable[[int, Info], bool]
-"""Called after every chunk with the step count and the trace so far; True stops the run."""
+Monitor = Callable[[int, Info, Variational], bool]
+"""Called after every chunk with the step count, the trace so far and q; True stops the run."""
 
 
-def never_stop(step: int, trace: Info) -> bool:
+def never_stop(step: int, trace: Info, q: Variational) -> bool:
     """The monitor that watches nothing."""
     return False
 
@@ -109,7 +109,7 @@ def fit(
             )
             step, trace = current.step + length, _append(current.trace, info, length)
             state, tail, tail_count = carry
-            current = Fit(state, tail, tail_count, step, trace, monitor(step, trace))
+            current = Fit(state, tail, tail_count, step, trace, monitor(step, trace, state.q))
             keep(current)
     return current
 

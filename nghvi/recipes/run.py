@@ -137,10 +137,12 @@ def run(
     resume: Position | None = None,
     keep: Keep = lambda position, ends: None,
     worth_judging: Callable[[Variational], bool] = lambda q: True,
+    glance: int | None = None,
 ) -> Run:
     """Run all stages; Ctrl-C ends the run after the current chunk with a usable result.
 
-    A result that is not ``worth_judging`` is returned without a verdict on it.
+    A result that is not ``worth_judging`` is returned without a verdict on it. After ``glance``
+    steps this is asked already, and a stage that leads nowhere ends there.
     """
     begun = time.perf_counter()
     at = resume or Position(0, None, ())
@@ -165,6 +167,8 @@ def run(
             following = recipe.stages[index + 1 : index + 2]
             total = next((s.num_steps for s in following if s.continues), stage.num_steps)
             watch = _watch(stage.name, total, stage.stop, progress, interrupt)
+            if glance is not None:
+                watch = _glancing(watch, glance, worth_judging)
 
             def keep_stage(current: Fit, index: int = index, done: tuple = done) -> None:
                 keep(Position(index, current, done), False)
@@ -252,12 +256,21 @@ def _watch(
 ) -> Monitor:
     """Monitor of one stage: reports progress, asks for Ctrl-C and the stop rule."""
 
-    def watch(step: int, trace: Info) -> bool:
+    def watch(step: int, trace: Info, q: Variational) -> bool:
         if progress is not None:
             progress(name, step, total, trace)
         return interrupt.agreed() or stop(step, trace)
 
     return watch
+
+
+def _glancing(watch: Monitor, glance: int, worth: Callable[[Variational], bool]) -> Monitor:
+    """The monitor that also ends a stage which is not worth its further steps."""
+
+    def glancing(step: int, trace: Info, q: Variational) -> bool:
+        return watch(step, trace, q) or (step == glance and not worth(q))
+
+    return glancing
 
 
 def _traces(done: tuple[Ended, ...]) -> Traces:
