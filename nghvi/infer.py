@@ -190,7 +190,7 @@ def _fit(
         def settled(q: Variational, model: LatentModel = model) -> bool:
             nonlocal better
             refinable = plan.smooth and not plan.drawn
-            better = _refined_if_needed(key, model, data, q, plan.costly) if refinable else None
+            better = refined_if_needed(key, model, data, q, plan.costly) if refinable else None
             return better is None or not better.integration_is_affordable
 
         glance = GLANCE if plan.by_newton and not plan.costly else None
@@ -225,7 +225,7 @@ def _for_evaluation(
     """The model with integrals as exact as the evaluation of the result needs them."""
     model = fitted
     if plan.drawn and plan.smooth:
-        while better := _refined_if_needed(key, model, data, q, plan.costly):
+        while better := refined_if_needed(key, model, data, q, plan.costly):
             if not better.integration_is_affordable:
                 break
             model = better
@@ -248,7 +248,7 @@ def _affordably_refined(model: MarginalModel) -> MarginalModel:
     return better if better.integration_is_affordable else model
 
 
-def _refined_if_needed(
+def refined_if_needed(
     key: Key, model: LatentModel, data: Data, q: Variational, costly: bool
 ) -> MarginalModel | None:
     """The refined model, if the present one's integrals are not exact enough at the result.

@@ -223,6 +223,15 @@ def test_a_result_that_is_not_worth_judging_gets_no_encore(key):
     assert (done.verdict, done.steps, asked) == (UNJUDGED, 10, [])
 
 
+@pytest.mark.parametrize(("worth", "taken"), [(True, 20), (False, 10)])
+def test_a_stage_that_leads_nowhere_ends_at_the_first_glance(worth, taken, key):
+    judge, _ = judged_by_steps(1)
+    stage = Stage("only", lambda *_: START, ALGORITHMS["sg-hvi"], 20, 5)
+    recipe = Recipe("own", (stage,), judge)
+    done = run(recipe, key, NormalMean(), DATA, worth_judging=lambda q: worth, glance=10)
+    assert (done.verdict is UNJUDGED, done.steps) == (not worth, taken)
+
+
 def test_a_stage_in_two_takes_the_same_steps_as_in_one(key):
     """And the result is the average over the last window of its own."""
     algorithm, judge = ALGORITHMS["ng-hvi"], judged_by_steps(1)[0]

@@ -14,7 +14,7 @@ from nghvi._core.model import unraveller
 from nghvi.data.grouped import Rows
 from nghvi.families import CholeskyGaussian, Factor
 from nghvi.families.factor import project
-from nghvi.infer import infer
+from nghvi.infer import infer, refined_if_needed
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.published_start import published_start
@@ -255,6 +255,35 @@ def test_a_run_that_was_refined_resumes_with_the_same_integrals(from_result):
     assert np.array_equal(rest.q.mean, whole.q.mean)
     assert np.array_equal(rest.q.packed_factor, whole.q.packed_factor)
     assert rest.elbo == whole.elbo
+
+
+class Disturbed(NormalMean):
+    """Integrals with an error that is known, in posterior sds from the posterior mean."""
+
+    error: str = eqx.field(static=True)
+
+    def log_marginal(self, params, data):
+        z = (params[0] - data[0] / 1.5) * np.sqrt(0.75)
+        value = {
+            "none": 0 * z,
+            "noise": 0.04 * jnp.sin(40 * z),
+            "slope": 0.06 * z,
+            "bend": 0.06 * z**2 - 0.06,
+            "level": 0.1 + 0 * z,
+            "not a number": jnp.where(z > 1, jnp.nan, z),
+        }[self.error]
+        return super().log_marginal(params, data) + value
+
+    def refined(self):
+        return Disturbed("none")
+
+
+@pytest.mark.parametrize("error", ["none", "noise", "slope", "bend", "level", "not a number"])
+def test_integrals_are_refined_for_errors_that_move_the_posterior(error):
+    """The noise has slopes of up to 1.6 sd at a point, and none on average."""
+    q = infer(NormalMean(), DATA).q
+    better = refined_if_needed(jax.random.key(1), Disturbed(error), DATA, q, costly=False)
+    assert (better is None) == (error in ("none", "noise"))
 
 
 def test_a_model_says_itself_that_it_has_many_modes():
