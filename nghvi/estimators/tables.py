@@ -1,6 +1,6 @@
 """What people read: sentences and data frames made from a posterior."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -85,10 +85,26 @@ def by_name(posterior: MixedPosterior, at: dict[str, np.ndarray]) -> dict[str, n
     return out
 
 
-def summary_table(posterior: MixedPosterior, level: float) -> Summary:
+class Drawn(NamedTuple):
+    """Weighted draws of every reported parameter, and their table."""
+
+    values: dict[str, np.ndarray]
+    weight: np.ndarray
+    """Sums to one."""
+    summary: pd.DataFrame
+
+
+def drawn_parameters(posterior: MixedPosterior, level: float = LEVEL) -> Drawn:
+    """The pool of draws by name, with weighted moments and quantiles."""
+    pool = posterior.inference.pool
+    scalars = named_scalars(posterior, pool.theta)
+    table = described(scalars, pool.weight, level).rename_axis("parameter")
+    return Drawn(scalars, pool.weight, table)
+
+
+def summary_table(posterior: MixedPosterior, level: float) -> pd.DataFrame:
     """Weighted moments and quantiles of every parameter over the pool of draws."""
-    scalars = named_scalars(posterior, posterior.inference.pool.theta)
-    return described(scalars, posterior.inference.pool.weight, level).rename_axis("parameter")
+    return drawn_parameters(posterior, level).summary
 
 
 def ratio_table(posterior: MixedPosterior, level: float) -> Summary:

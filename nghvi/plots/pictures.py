@@ -5,6 +5,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -87,27 +88,28 @@ def posterior(
 
     Several names, or None for all main parameters, make a grid; ``truth`` is then by name.
     """
-    summary = estimator.summary()
+    drawn = tables.drawn_parameters(estimator.posterior_)
+    names = [name] if isinstance(name, str) else list(drawn.values) if name is None else list(name)
+    if unknown := [each for each in names if each not in drawn.values]:
+        raise DataError(f"there is no parameter {unknown[0]!r}; see summary() for the names.")
     if isinstance(name, str):
-        if name not in summary.index:
-            raise DataError(f"there is no parameter {name!r}; see summary() for the names.")
-        return _density(estimator, summary.loc[name], axes_or_new(ax), truth)
-    names = list(summary.index) if name is None else list(name)
+        return draw_density(drawn, name, axes_or_new(ax), truth)
     axes = grid_or_new(ax, len(names), 4)
     known = truth if isinstance(truth, Mapping) else {}
     for each, one in zip(names, axes.ravel(), strict=False):
-        posterior(estimator, each, one, known.get(each))
+        draw_density(drawn, each, one, known.get(each))
     return axes
 
 
-def _density(estimator: Any, row: Any, ax: Axes, truth: Any) -> Axes:
-    pool = estimator.posterior_.inference.pool
-    values = tables.named_scalars(estimator.posterior_, pool.theta)[row.name]
+def draw_density(drawn: tables.Drawn, name: str, ax: Axes, truth: Any = None) -> Axes:
+    """The density of one parameter."""
+    values = drawn.values[name]
+    row: Any = drawn.summary.loc[name]
     if row["sd"] > 0:
         low, high = row["mean"] - 4 * row["sd"], row["mean"] + 4 * row["sd"]
         grid = np.linspace(max(low, values.min()), min(high, values.max()), 200)
-        width = 1.06 * row["sd"] * pool.effective**-0.2
-        density = np.exp(-0.5 * ((grid[:, None] - values) / width) ** 2) @ pool.weight
+        width = 1.06 * row["sd"] * np.sum(drawn.weight**2) ** 0.2
+        density = np.exp(-0.5 * ((grid[:, None] - values) / width) ** 2) @ drawn.weight
         density /= width * np.sqrt(2 * np.pi)
         ax.fill_between(grid, density, color=BLUE, alpha=0.25, lw=0)
         ax.plot(grid, density, color=BLUE, lw=1.5)
@@ -134,8 +136,12 @@ def caterpillar(
     effect = effects[0] if effect is None else effect
     if effect not in effects:
         raise DataError(f"effect={effect!r}: the model has {', '.join(map(repr, effects))}.")
-    ax = axes_or_new(ax)
-    table = estimator.group_effects().sort_values(f"{effect}_mean")
+    return draw_caterpillar(estimator.group_effects(), effect, axes_or_new(ax), most)
+
+
+def draw_caterpillar(table: pd.DataFrame, effect: str, ax: Axes, most: int = 200) -> Axes:
+    """One of the effects of a table of groups."""
+    table = table.sort_values(f"{effect}_mean")
     number = len(table)
     table = table.iloc[np.linspace(0, number - 1, min(number, most)).round().astype(int)]
     mean, half = table[f"{effect}_mean"], 1.645 * table[f"{effect}_sd"]
@@ -154,8 +160,8 @@ def caterpillar(
 
 def overview(estimator: Any, truth: dict[str, float] | None = None) -> Figure:
     """One figure: trace, group effects and the density of every main parameter."""
-    shown = list(estimator.summary().index)
-    panels = 2 + len(shown)
+    drawn = tables.drawn_parameters(estimator.posterior_)
+    panels = 2 + len(drawn.values)
     columns = 4
     rows = -(-panels // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(PANEL[0] * columns, PANEL[1] * rows))
@@ -163,7 +169,8 @@ def overview(estimator: Any, truth: dict[str, float] | None = None) -> Figure:
     trace(estimator, flat[0])
     if estimator.posterior_.names.effects:
         caterpillar(estimator, ax=flat[1])
-    posterior(estimator, shown, flat[2:panels], truth)
+    for name, ax in zip(drawn.values, flat[2:panels], strict=True):
+        draw_density(drawn, name, ax, (truth or {}).get(name))
     for ax in flat[panels:]:
         ax.set_visible(False)
     figure.tight_layout()

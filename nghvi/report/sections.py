@@ -14,6 +14,7 @@ from nghvi import interpret, plots
 from nghvi.estimators import tables
 from nghvi.estimators.formula import SAID_BY_FORMULA
 from nghvi.formula import parse
+from nghvi.plots.pictures import draw_caterpillar, draw_density
 from nghvi.plots.row_checks import draw_calibration, draw_residuals
 from nghvi.posterior.sensitivity import THRESHOLD
 from nghvi.report import words
@@ -208,7 +209,8 @@ MOST_PARAMETERS, MOST_EFFECTS, MOST_INPUTS = 16, 4, 4
 def parameters(subject: Subject) -> Html:
     """Coefficients, variance components and their densities."""
     estimator = subject.estimator
-    summary = estimator.summary()
+    drawn = tables.drawn_parameters(estimator.posterior_)
+    summary: Any = drawn.summary
     features = list(tables.coefficient_names(estimator.posterior_))
     content: list[object] = []
     if not estimator.converged_:
@@ -245,7 +247,7 @@ def parameters(subject: Subject) -> Html:
     densities = [
         picture
         for name in shown[:MOST_PARAMETERS]
-        for picture in subject.gallery.picture(partial(_density, estimator, name), "", size=SMALL)
+        for picture in subject.gallery.picture(partial(_density, drawn, name), "", size=SMALL)
     ]
     caption = "Posterior densities with 90 % intervals (bars)" + _cut(shown)
     content += [
@@ -285,8 +287,8 @@ def priors(subject: Subject) -> Html | None:
     return section("Priors that matter", paragraph(said), table(title, heads, rows, kind="text"))
 
 
-def _density(estimator: Any, name: str, ax: Any) -> None:
-    plots.posterior(estimator, name, ax)
+def _density(drawn: tables.Drawn, name: str, ax: Any) -> None:
+    draw_density(drawn, name, ax)
     ax.set_title(_component(name), fontsize=9)
     ax.xaxis.set_major_locator(MaxNLocator(3))
 
@@ -322,11 +324,12 @@ def groups(subject: Subject) -> Html | None:
     if not words.is_linear(estimator):
         said += " The intercept is the response where all learnt features are zero."
     shown = effects[:MOST_EFFECTS] if words.is_linear(estimator) else effects[:1]
+    found = estimator.group_effects()
     pictures = [
         picture
         for effect in shown
         for picture in subject.gallery.picture(
-            lambda ax, effect=effect: plots.caterpillar(estimator, effect, ax), "", size=TALL
+            lambda ax, effect=effect: draw_caterpillar(found, effect, ax), "", size=TALL
         )
     ]
     return section("Groups", paragraph(said), element("div", *pictures, class_="figures"))
