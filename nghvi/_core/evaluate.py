@@ -19,6 +19,7 @@ from nghvi._core.batches import Batches
 from nghvi._core.draws import flat_normal
 from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
+from nghvi._linalg.tree import map_in_parts
 from nghvi._typing import Data, Key
 
 BATCH = 50
@@ -63,7 +64,7 @@ def _log_targets(
     model: MarginalModel, data: Data, theta: Float[Array, "s m"], batch: int
 ) -> Float[Array, " s"]:
     unravel = unraveller(model, data)
-    return jax.lax.map(lambda t: model.log_marginal(unravel(t), data), theta, batch_size=batch)
+    return map_in_parts(lambda t: model.log_marginal(unravel(t), data), theta, batch)
 
 
 def log_targets(

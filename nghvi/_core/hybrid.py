@@ -23,7 +23,7 @@ from nghvi._core.score import Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import RemainingError, Variational
 from nghvi._linalg.damped_cg import SolveInfo
-from nghvi._linalg.tree import materialise, tree_norm, tree_where
+from nghvi._linalg.tree import map_in_parts, materialise, tree_norm, tree_where
 from nghvi._typing import Data, Key, Latents, PyTree
 
 Q = TypeVar("Q", bound=Variational)
@@ -117,6 +117,4 @@ class HybridVI(eqx.Module):
             return self.score(draw[0], draw[1], draw[2], model, data)
 
         draws = (jax.random.split(key, theta.shape[0]), theta, latents)
-        if self.batch is None or self.batch >= theta.shape[0]:
-            return jax.vmap(one)(draws)
-        return jax.lax.map(one, draws, batch_size=self.batch)
+        return map_in_parts(one, draws, self.batch or theta.shape[0])

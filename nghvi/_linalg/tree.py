@@ -1,4 +1,6 @@
-"""Vector space operations on pytrees."""
+"""Vector space operations on pytrees, and functions of their leading axis."""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,23 @@ def tree_norm(tree: PyTree) -> Float[Array, ""]:
 def tree_where(condition: Array, when_true: PyTree, when_false: PyTree) -> PyTree:
     """Leafwise choice."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), when_true, when_false)
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """The largest divisor of ``number`` that is at most ``most``, or 1."""
+    return max(n for n in range(1, number + 1) if number % n == 0 and n <= max(most, 1))
+
+
+def map_in_parts(of: Callable, leading: PyTree, most: int) -> PyTree:
+    """``of`` every entry, in equal parts of at most ``most`` entries side by side.
+
+    A last part of another size would be a second program: half as much again to compile.
+    """
+    number = len(jax.tree.leaves(leading)[0])
+    size = largest_divisor(number, most)
+    if size == number:
+        return jax.vmap(of)(leading)
+    return jax.lax.map(of, leading, batch_size=size)
 
 
 def materialise(x: Float[Array, "..."]) -> Float[Array, "..."]:

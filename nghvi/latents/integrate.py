@@ -39,6 +39,7 @@ from scipy.optimize import minimize
 from scipy.special import roots_genlaguerre
 
 from nghvi._linalg import small
+from nghvi._linalg.tree import largest_divisor, map_in_parts
 from nghvi._typing import Scalar
 from nghvi.latents.rows import RowProblem, conditional_mode, newton_step
 
@@ -207,11 +208,8 @@ def _weigh_nodes(
         return mode + small.solve_lower(root, shift, transpose=True)
 
     nodes = jax.vmap(place)(points)
-    size = _side_by_side(problem, len(nodes))
-    if size == len(nodes):  # without a loop the gradient shares what is computed here
-        log_joint = jax.vmap(problem.log_prob)(nodes)
-    else:
-        log_joint = jax.lax.map(problem.log_prob, nodes, batch_size=size)
+    # Where all are one part, the gradient shares what is computed here.
+    log_joint = map_in_parts(problem.log_prob, nodes, _side_by_side(problem, len(nodes)))
     terms = log_joint + log_weights + 0.5 * jnp.sum(points**2, axis=1)
     each = logsumexp(terms, axis=0)
     value = jnp.sum(each - small.half_log_det(root))
@@ -220,8 +218,8 @@ def _weigh_nodes(
 
 def _side_by_side(problem: RowProblem, num_nodes: int) -> int:
     """How many nodes are evaluated at once: a divisor of their number, 1 for many rows."""
-    most = max(1, SIDE_BY_SIDE // max(len(problem.data.y), 1))
-    return max(n for n in range(1, num_nodes + 1) if num_nodes % n == 0 and n <= most)
+    most = SIDE_BY_SIDE // max(len(problem.data.y), 1)
+    return largest_divisor(num_nodes, most)
 
 
 def _forward(
