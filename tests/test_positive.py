@@ -10,6 +10,7 @@ from scipy.stats import kstest
 import nghvi
 from nghvi import scores
 from nghvi._core.response import ResponseError
+from nghvi.posterior import predictive
 from nghvi.priors import Priors
 from nghvi.responses import GammaResponse
 
@@ -67,6 +68,14 @@ def test_values_outside_are_named_with_row_and_remedy(value, message):
     rows.loc[3, "y"] = value
     with pytest.raises(ResponseError, match=message):
         nghvi.mixed(FORMULA, rows, response="gamma")
+
+
+def test_ends_of_intervals_are_quantiles():
+    rows, model = fitted()
+    request = model._request(rows, "known", 50, 0)
+    ends = predictive.interval(model.posterior_, request, 0.9)
+    for end, level in zip(ends, (0.05, 0.95), strict=True):
+        np.testing.assert_allclose(predictive.cdf(model.posterior_, request, end), level, atol=1e-9)
 
 
 def test_a_lognormal_response_is_a_gaussian_one_of_its_logarithm():

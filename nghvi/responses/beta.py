@@ -91,15 +91,18 @@ class Beta(WithLogitMean):
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         phi, a, b = self._shapes(eta, dispersion)
-        constant = log_gamma(phi) - log_gamma(a) - log_gamma(b)
+        # One call for both: compiling it is most of the work.
+        of_a, of_b = log_gamma(jnp.stack([a, b]))
+        constant = log_gamma(phi) - of_a - of_b
         return constant + (a - 1) * jnp.log(y) + (b - 1) * jnp.log1p(-y)
 
     def derivatives(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
         phi, a, b = self._shapes(eta, dispersion)
         inner = a * b / phi  # phi mu (1 - mu)
         logit = jnp.log(y) - jnp.log1p(-y)
-        first = inner * (logit - digamma(a) + digamma(b))
-        return first, inner**2 * (trigamma(a) + trigamma(b)), a / phi
+        both = jnp.stack([a, b])
+        at, change = digamma(both), trigamma(both)
+        return inner * (logit - at[0] + at[1]), inner**2 * (change[0] + change[1]), a / phi
 
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
         _, a, b = self._shapes(eta, dispersion)
