@@ -1,23 +1,27 @@
-"""Draws the site's own picture: ``python docs/make_figures.py`` writes docs/figures/schools.png."""
+"""Draws the site's own pictures: ``python docs/make_figures.py`` writes them to docs/figures."""
 
 import io
 import pathlib
+import sys
 
 import matplotlib
 
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 
 import nghvi
 from nghvi import plots
 from nghvi.datasets import simulate_schools
 from nghvi.storage.file import replaced
 
-TARGET = pathlib.Path(__file__).parent / "figures" / "schools.png"
+FIGURES = pathlib.Path(__file__).parent / "figures"
 
 
-def main() -> None:
+def schools() -> Figure:
     """Fit the built-in schools; slopes by school, group effects, two densities with the truth."""
     data = simulate_schools()
     model = nghvi.mixed("score ~ intake + hours + girl + (1 + intake | school)", data.frame)
@@ -30,11 +34,46 @@ def main() -> None:
     plots.posterior(model, ["effects_sd[intake]", "intake"], axes[2:], data.truth)
     axes[2].set_title("Sd of the slopes (dashed: truth)")
     axes[3].set_title("Average slope (dashed: truth)")
-    figure.tight_layout()
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=130, metadata={"Software": None})
-    with replaced(TARGET) as file:
-        file.write(drawn.getvalue())
+    return figure
+
+
+def responses() -> Figure:
+    """A predictive check for each kind of response, of data that a model of that kind has made."""
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(20), 12)
+    x = rng.normal(size=group.size)
+    eta = 0.6 * x + 0.6 * rng.normal(size=20)[group]
+    rows = pd.DataFrame({"x": x, "group": group, "size": 10})
+    rows["calls"] = rng.poisson(np.exp(0.5 + eta) * rng.gamma(3, size=x.size) / 3)
+    rows["sick"] = rng.binomial(rows["size"], 1 / (1 + np.exp(1 - eta)))
+    answers = ["bad", "fair", "good", "best"]
+    places = np.digitize(eta + rng.logistic(size=x.size), [-1, 0.5, 2])
+    rows["answer"] = pd.Categorical.from_codes(places, answers, ordered=True)
+    rows["stay"] = np.minimum(3 + eta + rng.normal(size=x.size), 4)
+    kinds = {
+        "calls": ("calls", "negative-binomial", "Calls per nest"),
+        "sick": ("sick | trials(size)", "binomial", "Sick cows of ten"),
+        "answer": ("answer", "ordered-logit", "Answers"),
+        "stay": ("censored(stay, -inf, 4)", "tobit", "Log stays, seen up to 4"),
+    }
+    figure, grid = plt.subplots(2, 2, figsize=(10, 6.2))
+    for (column, (left, response, title)), ax in zip(kinds.items(), grid.ravel(), strict=True):
+        model = nghvi.mixed(f"{left} ~ x + (1 | group)", rows, response=response)
+        plots.predictive_check(model, rows, rows[column], ax=ax)
+        ax.set_title(f"{title}: {response}")
+    return figure
+
+
+def main() -> None:
+    """Every picture; or those that the command line names."""
+    pictures = {"schools": schools, "responses": responses}
+    for name in sys.argv[1:] or pictures:
+        figure = pictures[name]()
+        figure.tight_layout()
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=130, metadata={"Software": None})
+        with replaced(FIGURES / f"{name}.png") as file:
+            file.write(drawn.getvalue())
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def to_datatree(
     from arviz_base import from_dict
 
     theta, effects = posterior.joint(draws, seed)
-    values = posterior.at(theta, effects)
+    # A tree takes a slash for a step on a path.
+    values = {k.replace("1/", "inverse_"): v for k, v in posterior.at(theta, effects).items()}
     names = posterior.names
     if not names.effects:
         values = {k: v for k, v in values.items() if not k.startswith("effects")}

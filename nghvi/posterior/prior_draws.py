@@ -34,6 +34,8 @@ def stated_priors(posterior: MixedPosterior) -> dict[str, str]:
     model, (features, effects, _) = posterior.model, posterior.names
     sds = np.broadcast_to(np.asarray(model.priors.coef_sd, float), len(features))
     said = {name: f"N(0, {sd:.4g}^2)" for name, sd in zip(features, sds, strict=True)}
+    if model.response.takes_intercept:  # which is reported by the response
+        said.pop(features[0])
     said |= model.response.stated_priors(model.priors)
     for i, name in enumerate(effects):
         said[f"effects_sd[{name}]"] = model.priors.effects.stated(i)
