@@ -31,6 +31,7 @@ from nghvi.responses import (
     Probit,
     StudentT,
     TobitResponse,
+    WeightedGaussian,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
@@ -144,10 +145,13 @@ RESPONSES: dict[str, ResponseCase] = {
         )
         for response in (Binomial(7.0), BinomialProbit(7.0), BetaBinomial(7.0))
     },
-    # Without bounds; tests/test_facts.py has those with.
-    "tobit": ResponseCase(
-        TobitResponse(), [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
-    ),
+    # Of weight 1, and without bounds; tests/test_facts.py has those with.
+    **{
+        response.name: ResponseCase(
+            response, [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
+        )
+        for response in (TobitResponse(), WeightedGaussian())
+    },
     "beta": ResponseCase(
         Beta(), [0.5], [[1e-9, 0.5, 1 - 1e-9]], [[0.0, 0.5], [0.5, 1.0], [0.5, 40], [0.5, np.nan]]
     ),

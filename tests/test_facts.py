@@ -16,6 +16,7 @@ from nghvi.cli import main
 from nghvi.estimators.row_facts import RowFacts
 from nghvi.formula import learn, parse
 from nghvi.interpret import followed, lek_profile
+from nghvi.priors import Priors
 from nghvi.responses import Logit, TobitResponse
 
 
@@ -109,6 +110,30 @@ def test_the_command_line_reads_facts_as_well(tmp_path, capsys):
     found = pd.read_csv(tmp_path / "found.csv")
     np.testing.assert_allclose(found["mean"], fitted("s | trials(n)").predict(rows()), rtol=1e-9)
     assert found["upper"].le(5).all()
+
+
+def test_weights_are_precisions():
+    """The same model as of rows that are multiplied by the roots of their weights."""
+    rng = np.random.default_rng(2)
+    weight = rng.uniform(0.3, 1.8, 60)
+    data = pd.DataFrame({"x": rng.normal(size=60), "w": weight})
+    y = 1 + 0.5 * data["x"].to_numpy() + rng.normal(size=60) / np.sqrt(weight)
+    settings = {"priors": Priors(), "standardize": False}
+    model = nghvi.MixedRegressor(weights="w", **settings).fit(data, y)
+    root = np.sqrt(weight)
+    scaled = pd.DataFrame({"one": root, "x": root * data["x"]})
+    exact = nghvi.MixedRegressor(fit_intercept=False, **settings).fit(scaled, root * y)
+    ours, theirs = model.summary().loc[["intercept", "x"]], exact.summary().loc[["one", "x"]]
+    constant = np.log(root).sum()
+    np.testing.assert_allclose(model.log_evidence_, exact.log_evidence_ + constant, atol=0.05)
+    np.testing.assert_allclose(ours["mean"], theirs["mean"], atol=0.1 * theirs["sd"].min())
+    np.testing.assert_allclose(ours["sd"], theirs["sd"], rtol=0.1)
+    sd = [model.predict(data.assign(w=w), return_std=True)[1] for w in (1e-4, 1e-2)]
+    np.testing.assert_allclose(sd[0] / sd[1], 10, rtol=0.01)
+    with pytest.raises(ResponseError, match=r"weights of y hold 0 in row 0.*above 0"):
+        model.fit(data.assign(w=0.0), y)
+    with pytest.raises(DataError, match="weighted-gaussian"):
+        nghvi.MixedRegressor(weights="w", response="student-t").fit(data, y)
 
 
 def test_predictions_are_about_the_trials_of_their_rows():

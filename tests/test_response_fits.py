@@ -26,7 +26,12 @@ FITTED = [
 ALWAYS = ("zero-inflated-poisson", "ordered-logit", "tobit")
 """A count, classes and a number with facts of its own; ``make test-slow`` fits the others."""
 RIGHT, INTERCEPT, SLOPE = "x + (1 | g)", 0.5, 0.7
-LEFT = {(): "y", ("trials",): "y | trials(n)", ("lower", "upper"): "censored(y, low, 2)"}
+LEFT = {
+    (): "y",
+    ("trials",): "y | trials(n)",
+    ("weights",): "y | weights(n)",
+    ("lower", "upper"): "censored(y, low, 2)",
+}
 """The left-hand side of a formula by what the response knows about a row."""
 
 
@@ -57,7 +62,12 @@ def draw(name, groups, seed):
 
 def bound(response, rows):
     """The response that knows the facts of these rows."""
-    facts = {"trials": rows["n"], "lower": rows["low"], "upper": np.full(len(rows["low"]), 2.0)}
+    facts = {
+        "trials": rows["n"],
+        "weights": rows["n"],
+        "lower": rows["low"],
+        "upper": np.full(len(rows["low"]), 2.0),
+    }
     known = [np.asarray(facts[name], float) for name in response.facts]
     return response.given(np.column_stack(known) if known else None)
 

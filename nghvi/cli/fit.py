@@ -87,6 +87,9 @@ def add(commands: Commands) -> None:
         metavar="LOWER,UPPER",
         help="bounds, numbers or columns: 0,inf (with --target); --censored=-1,1 if a sign leads",
     )
+    parser.add_argument(
+        "--weights", type=_number_or_column, help="column of precisions (with --target)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="of a network or another method")
     parser.add_argument(
@@ -202,6 +205,7 @@ def _asked(chosen: argparse.Namespace, on_disk: bool) -> dict[str, Any]:
         "trials",
         "exposure",
         "censored",
+        "weights",
         "seed",
         "steps",
         "method",
@@ -227,6 +231,7 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
         "trials": chosen.trials,
         "exposure": chosen.exposure,
         "censored": chosen.censored,
+        "weights": chosen.weights,
         "batch_groups": chosen.batch_groups,
         "devices": chosen.devices,
         "verbose": not chosen.quiet,

@@ -68,6 +68,7 @@ class MixedEstimator(Checks):
         trials: Column | float | None = None,
         exposure: Column | float | None = None,
         censored: tuple[Any, Any] | None = None,
+        weights: Column | float | None = None,
         covariance: str = "auto",
         priors: Priors | None = None,
         rank: int | str = "auto",
@@ -95,6 +96,7 @@ class MixedEstimator(Checks):
         self.trials = trials
         self.exposure = exposure
         self.censored = censored
+        self.weights = weights
         self.covariance = covariance
         self.priors = priors
         self.rank = rank

@@ -26,7 +26,7 @@ from nghvi.methods import published
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.posterior.mixed import Named
 from nghvi.priors import HuangWand
-from nghvi.responses import RESPONSES
+from nghvi.responses import RESPONSES, Gaussian, WeightedGaussian
 
 PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
 
@@ -52,6 +52,8 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
             f"the {response.name} response has cutpoints in the place of an intercept: leave "
             "fit_intercept=False, or '0 +' in the formula, out."
         )
+    if type(response) is Gaussian and spec.facts == WeightedGaussian.facts:
+        response = WeightedGaussian()
     _check_facts(settings, spec, response)
     number = len(source.inputs) - len(spec.facts)
     structure = Structure.of(settings, spec, source.inputs[:number], response)
@@ -94,10 +96,13 @@ def _check_facts(settings: Any, spec: Spec, response: Response) -> None:
             f"choose response={' or '.join(map(repr, fitting))}."
         )
     if response.facts_needed and not spec.facts:
+        given = "weights='w'" if response.facts == ("weights",) else "censored=(lower, upper)"
+        written = (
+            "y | weights(w)" if response.facts == ("weights",) else "censored(y, lower, upper)"
+        )
         raise DataError(
             f"response={response.name!r} needs {' and '.join(response.facts)} of every row: give "
-            "censored=(lower, upper), numbers or columns, or write 'censored(y, lower, upper) ~ "
-            "...' in a formula."
+            f"{given}, numbers or columns, or write '{written} ~ ...' in a formula."
         )
     if spec.facts and settings.method != "auto":
         raise DataError(

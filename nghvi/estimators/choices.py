@@ -52,8 +52,8 @@ OTHER_WORDS = {
 """What other programs call a setting."""
 NOT_HERE = {
     "reml": "There is no REML: the posterior holds the uncertainty of all coefficients.",
-    "weights": "Rows that were observed several times are fit(..., counts=).",
-    "sample_weight": "Rows that were observed several times are fit(..., counts=).",
+    "sample_weight": "Rows that were observed several times are fit(..., counts=), precisions "
+    "weights='w'.",
     "offset": "An offset is a term of a formula: 'y ~ x + offset(z)'.",
 }
 
@@ -190,7 +190,7 @@ def check_on_disk(settings: Any, y: Any, extra: Any) -> None:
         )
     if extra is not None:
         raise DataError("counts and validation need a table in memory, not a GroupedDataset.")
-    for name in ("trials", "exposure", "censored"):
+    for name in ("trials", "exposure", "censored", "weights"):
         if getattr(settings, name) is not None:
             raise DataError(f"{name}= needs a table in memory, not a GroupedDataset.")
     if settings.method != "auto":

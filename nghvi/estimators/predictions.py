@@ -47,6 +47,7 @@ class Predictions(BaseEstimator, abc.ABC):
     trials: Any
     exposure: Any
     censored: Any
+    weights: Any
     formula_: Design | None
     _spec: Spec
     _rows: Fingerprint

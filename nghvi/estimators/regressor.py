@@ -45,12 +45,13 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     response
         "gaussian" ("auto" means that), another of ``nghvi.responses.RESPONSES`` by name, such as
         "student-t" for noise with outliers or "poisson" for counts, or a response object.
-    trials, exposure, censored
+    trials, exposure, censored, weights
         What is known about every row, without a formula that says it: the number of ``trials``;
         the ``exposure``, such as the time at risk, whose logarithm is an offset; the bounds
-        (lower, upper) that a row is ``censored`` at, None for no bound. Each is a number that
-        holds for all rows, or the name of a column of X, which is then no input and which
-        predictions read from their rows.
+        (lower, upper) that a row is ``censored`` at, None for no bound; ``weights`` w of Gaussian
+        noise, whose variance is v / w (rows that were observed w times are
+        ``fit(..., counts=)``). Each is a number that holds for all rows, or the name of a column
+        of X, which is then no input and which predictions read from their rows.
     covariance
         "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by default,
         diagonal with a skip connection).

@@ -1,4 +1,4 @@
-"""What settings state about every row beside inputs and response: trials, exposure, bounds.
+"""What settings state about every row: its trials, exposure, bounds or weight.
 
 Each is a number, the same for all rows, or the name of a column, which is then no input. The table
 that a model reads has them last, in the order in which a formula's design has them::
@@ -23,9 +23,10 @@ from nghvi.data.frame import (
     suggest,
 )
 
-SETTINGS = ("trials", "exposure", "censored")
+SETTINGS = ("trials", "exposure", "censored", "weights")
 IN_FORMULA = {
     "trials": "'y | trials({0}) ~ ...'",
+    "weights": "'y | weights({0}) ~ ...'",
     "exposure": "'... + exposure({0})'",
     "censored": "'censored(y, {0}, {1}) ~ ...'",
 }

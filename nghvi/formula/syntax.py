@@ -3,8 +3,8 @@
     response ~ fixed + (random | group) + offset(expression) + exposure(expression)
 
 The response may state what is known about every row: ``successes | trials(n)``,
-``cbind(successes, failures)`` or ``censored(y, lower, upper)``. An exposure is an offset of its
-logarithm.
+``cbind(successes, failures)``, ``censored(y, lower, upper)`` or ``y | weights(w)``. An exposure is
+an offset of its logarithm.
 
 ``(random || group)``, and several terms of one column each for one group, make the effects
 independent. ``.`` as the random part stands for every column of the fixed part.
@@ -178,10 +178,11 @@ def _stated(formula: str, response: str) -> tuple[str, list[tuple[str, str]]]:
     bars = [i for i, char, depth in _outside_quotes(response) if char == "|" and depth == 0]
     if not bars:
         return response, []
-    trials = _called(response[bars[0] + 1 :].strip(), "trials")
-    if len(bars) > 1 or not trials:
-        raise FormulaError.at(formula, response, "write 'successes | trials(n)'.")
-    return response[: bars[0]].strip(), [("trials", trials)]
+    for name in ("trials", "weights"):
+        said = _called(response[bars[0] + 1 :].strip(), name)
+        if said and len(bars) == 1:
+            return response[: bars[0]].strip(), [(name, said)]
+    raise FormulaError.at(formula, response, "write 'successes | trials(n)' or 'y | weights(w)'.")
 
 
 def _arguments(text: str) -> list[str]:

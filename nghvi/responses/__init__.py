@@ -16,6 +16,7 @@ from nghvi.responses.ordered import OrderedProbit as OrderedProbit
 from nghvi.responses.poisson import Poisson as Poisson
 from nghvi.responses.student_t import StudentT as StudentT
 from nghvi.responses.tobit import TobitResponse as TobitResponse
+from nghvi.responses.weighted import WeightedGaussian as WeightedGaussian
 from nghvi.responses.zero_inflated import (
     ZeroInflatedNegativeBinomial as ZeroInflatedNegativeBinomial,
 )
@@ -23,6 +24,7 @@ from nghvi.responses.zero_inflated import ZeroInflatedPoisson as ZeroInflatedPoi
 
 RESPONSES: dict[str, type[Response]] = {
     "gaussian": Gaussian,
+    "weighted-gaussian": WeightedGaussian,
     "student-t": StudentT,
     "probit": Probit,
     "logit": Logit,

@@ -19,7 +19,10 @@ from nghvi.storage.codec import decode, encode
 
 ALTERED = "the file was altered; get another copy of it or fit again"
 
-LATER_SETTINGS = {"skip": False, "trials": None, "exposure": None, "censored": None}
+LATER_SETTINGS = {
+    "skip": False,
+    **dict.fromkeys(("trials", "exposure", "censored", "weights")),
+}
 """Settings that the first files lack, and what was done then."""
 
 

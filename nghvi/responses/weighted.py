@@ -1,0 +1,73 @@
+"""y = eta + noise, noise ~ N(0, v / w), w > 0 known of every row; means of w numbers are so.
+
+The dispersion is log v of a row of the usual weight; people read the noise of weight 1.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from nghvi._core.response import ResponseError
+from nghvi._core.support import offenders
+from nghvi._typing import Key
+from nghvi.responses.gaussian import NoiseSd
+
+
+class WeightedGaussian(NoiseSd):
+    """Normal observations of unequal precision; of weight 1 where nothing else is said."""
+
+    name: ClassVar[str] = "weighted-gaussian"
+    facts: ClassVar[tuple[str, ...]] = ("weights",)
+    facts_needed: ClassVar[bool] = True
+    weight: Any = None
+    usual_weight: float = eqx.field(static=True, default=1.0, kw_only=True)
+    """A power of two near the mean weight."""
+
+    def given(self, facts: Any) -> Self:
+        return dataclasses.replace(self, weight=None if facts is None else facts[..., 0])
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        weight = np.broadcast_to(np.asarray(self._weights, float), y.shape)
+        if (odd := ~(np.isfinite(weight) & (weight > 0))).any():
+            raise ResponseError(
+                f"the weights of {column} hold {offenders(weight, odd)}: a weight is a precision "
+                "above 0; leave rows that say nothing out."
+            )
+        super().check(y, column)
+
+    def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
+        usual = float(2.0 ** np.round(np.log2(np.mean(self._weights))))
+        return dataclasses.replace(self, usual_weight=usual)
+
+    @property
+    def _weights(self) -> Any:
+        return self.usual_weight if self.weight is None else self.weight
+
+    def _by_row(self, dispersion: Array) -> Array:
+        """log variance of every row, as the dispersion of Gaussian ones."""
+        return (dispersion[0] - jnp.log(self._weights / self.usual_weight))[None]
+
+    def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
+        return super().reported(dispersion, scale * self.usual_weight**0.5, intercept)
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        return super().log_prob(y, eta, self._by_row(dispersion))
+
+    def log_predictive(
+        self, y: Array, location: Array, variance: Array, dispersion: Array
+    ) -> Array:
+        return self.log_prob(y, location, dispersion)
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        return super().sample(key, eta, self._by_row(dispersion))
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        mean, spread = super().moments(location, variance, self._by_row(dispersion))
+        return mean, jnp.broadcast_to(spread, mean.shape)
+
+    def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        return super().cdf(y, location, variance, self._by_row(dispersion))
