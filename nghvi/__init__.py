@@ -29,6 +29,7 @@ from nghvi.estimators import MixedClassifier as MixedClassifier
 from nghvi.estimators import MixedRegressor as MixedRegressor
 from nghvi.estimators import mixed as mixed
 from nghvi.estimators.compare import compare as compare
+from nghvi.estimators.factors import Term as _Term
 from nghvi.estimators.spec import Spec as _Spec
 from nghvi.infer import Inference as Inference
 from nghvi.infer import infer as infer
@@ -39,6 +40,7 @@ from nghvi.storage import load as load
 storage.register(MixedRegressor)
 storage.register(MixedClassifier)
 storage.register(_Spec)
+storage.register(_Term)
 storage.register(Posterior)
 
 __version__ = "0.2.0.dev0"

@@ -18,13 +18,17 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._linalg import small
 from nghvi._typing import Data
 from nghvi.data import Rows
+from nghvi.data.factors import CrossedStatistics
 from nghvi.data.frame import DataError, read_columns, suggest
 from nghvi.data.labels import encode_groups
 from nghvi.estimators.choices import check_counts, check_level, check_seed
 from nghvi.estimators.row_facts import RowFacts
-from nghvi.models.mixed import MixedModel
+from nghvi.infer import unravel_draws
+from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.networks import Identity
 from nghvi.posterior.mixed import params_at
 from nghvi.posterior.predictive import Request, predictor_draws
+from nghvi.posterior.summaries import LEVEL, Summary, described
 
 POPULATION = "population"
 """Label of the curve without effects."""
@@ -159,13 +163,51 @@ def variance_share(estimator: Any, X: Any = None, draws: int = 200, seed: int = 
     return pd.DataFrame({"mean": shares.mean(axis=0), "sd": shares.std(axis=0)}, index=index)
 
 
+def icc(estimator: Any, level: float = LEVEL) -> Summary:
+    """Shares of every grouping factor, and of noise, in the variance of a response.
+
+    Of one factor with random intercepts it is the intraclass correlation. Effects of columns count
+    with the average over the rows of the fit of ``z' Omega z``. For linear models with a Gaussian
+    response. Columns are those of ``summary``, one row per factor and one for noise.
+    """
+    check_is_fitted(estimator, "posterior_")
+    check_level(level)
+    posterior = estimator.posterior_
+    model = posterior.model
+    linear = isinstance(model.trunk, Identity) and model.response.conjugate
+    if not (linear and model.num_effects):
+        raise DataError("icc: the model must be linear, with a Gaussian response and effects.")
+    names, pool = posterior.names, posterior.inference.pool
+    parts = posterior.data.factors if names.factors else (posterior.data,)
+    labels = [factor.name for factor in names.factors] or [str(estimator.group_)]
+    params = unravel_draws(model, posterior.data, pool.theta)
+    lower = np.asarray(_precision_factors(model, params))
+    omega = np.linalg.inv(lower @ lower.transpose(0, 2, 1))
+    variances = {"noise": np.exp(np.asarray(params.dispersion)[:, 0])}
+    for label, block, part in zip(labels, names.blocks, parts, strict=True):
+        square = np.asarray(part.effects_gram).sum(axis=-1) / float(part.num_rows)
+        own = omega[:, block, block]
+        variances[label] = np.einsum("sij,ij->s", own, square)
+    total = sum(variances.values())
+    shares = {name: variances[name] / total for name in (*labels, "noise")}
+    return described(shares, pool.weight, level).rename_axis("factor")
+
+
+@eqx.filter_jit
+def _precision_factors(model: MixedModel, params: MixedParams) -> Float[Array, "s r r"]:
+    return jax.vmap(model.precision_factor)(params)
+
+
 @eqx.filter_jit
 def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Array, "s r"]:
     def one(each: Array) -> Array:
         params = params_at(model, data, each)
-        coef = model.all_coef(params)
-        moments = rows.moments(lambda x: model.features(params, x), coef, model.random)
-        square = jnp.diagonal(jnp.sum(moments.gram, axis=-1)) / moments.num_rows
+        if isinstance(rows, CrossedStatistics):
+            square = rows.effects_square
+        else:
+            coef = model.all_coef(params)
+            moments = rows.moments(lambda x: model.features(params, x), coef, model.random)
+            square = jnp.diagonal(jnp.sum(moments.gram, axis=-1)) / moments.num_rows
         inverse = small.inverse_lower(model.precision_factor(params))
         variance = jnp.sum(inverse**2, axis=0) * square
         return variance / jnp.sum(variance)
@@ -293,7 +335,7 @@ def _raw_reference(estimator: Any, reference: Any, number: int) -> pd.DataFrame:
         if str(name) in estimator.formula_.inputs:
             measured = str(name) in estimator._raw_quantiles
             row[str(name)] = _finite(value, name) if measured else value
-        elif str(name) != str(estimator.group_):
+        elif str(name) not in map(str, estimator.group_columns_):
             raise DataError(f"reference: {name!r} is not an input of the model.")
     for name in estimator.formula_.inputs:
         if name not in row:
@@ -345,6 +387,11 @@ def _known_codes(estimator: Any, labels: list) -> np.ndarray:
         return np.zeros(0, int)
     if not len(estimator.groups_):
         raise DataError("the model has no group column: leave groups out.")
+    if isinstance(estimator.groups_, dict):
+        raise DataError(
+            "curves of groups need one grouping factor: leave groups out, or change columns in a "
+            "data frame and use predict."
+        )
     codes = encode_groups(np.asarray(labels), estimator.groups_)
     for label, code in zip(labels, codes, strict=True):
         if code < 0:

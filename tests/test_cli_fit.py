@@ -194,7 +194,7 @@ BAD = [
     ("false.parquet", "y ~ x", "false.parquet: the file cannot be read"),
     ("one.csv", "y ~ x", "one.csv: there is only one row"),
     ("good.csv", "y ~ x +* g", "at '+*' (character 7)"),
-    ("good.csv", "y ~ (1 | g) + (1 | x)", "one grouping factor is supported"),
+    ("good.csv", "y ~ (1 | g/g)", "'g' is nested in itself"),
     ("good.csv", "g ~ x", "the response 'g' holds 'a'"),
 ]
 

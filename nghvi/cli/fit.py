@@ -41,6 +41,7 @@ from nghvi.storage.checkpoints import checkpoint_files
 EXAMPLES = """\
 nghvi fit pupils.csv --formula "score ~ ses + sector * sex + (1 + ses | school)" --out run
 nghvi fit pupils.csv --target score --group school --random intercept,ses --out run
+nghvi fit firms.csv --formula "profit ~ size + (1 + size | firm) + (1 | month)" --out crossed
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep
 nghvi fit firms.parquet --target profit --group firm --hidden 32,16,8 --out deep --resume
 nghvi fit herds.csv --target sick --group herd --response binomial --trials size --out run
@@ -61,7 +62,9 @@ def add(commands: Commands) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--formula", help="model formula, such as 'y ~ x + (1 + x | group)'")
     what.add_argument("--target", help="column of the response; all others are inputs")
-    parser.add_argument("--group", help="column of the groups (with --target)")
+    parser.add_argument(
+        "--group", help="column of the groups, or several: firm,month (with --target)"
+    )
     parser.add_argument(
         "--random", type=_random, help="intercept, all, or columns: intercept,ses (with --target)"
     )
@@ -246,19 +249,21 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
         syntax = parse(chosen.formula)
         for name in used:
             check_column(chosen.data, table, name, "--formula")
-        check_cells(chosen.data, table[used], [syntax.group], bounds=bounds_of(chosen.formula))
+        group = syntax.group_columns
+        check_cells(chosen.data, table[used], group, bounds=bounds_of(chosen.formula))
         _check_response(chosen, table, syntax.response)
         return nghvi.mixed(chosen.formula, table, **kept, **settings)
     check_column(chosen.data, table, chosen.target, "--target")
-    if chosen.group is not None:
-        check_column(chosen.data, table, chosen.group, "--group")
+    named = _group(chosen.group, table)
+    for name in named:
+        check_column(chosen.data, table, name, "--group")
     stated = RowFacts.of(chosen)
     for name in stated.columns:
         check_column(chosen.data, table, name, f"--{stated.setting_of(name)}")
-    check_cells(chosen.data, table, [chosen.group], bounds=stated.bounds)
+    check_cells(chosen.data, table, named, bounds=stated.bounds)
     _check_response(chosen, table, chosen.target)
     inputs = table.drop(columns=chosen.target)
-    for name in inputs.columns.drop([chosen.group] if chosen.group else []):
+    for name in inputs.columns.drop(named):
         if str(name).startswith("Unnamed: "):  # pandas' word for a column without a name
             raise UsageError(
                 f"{chosen.data}, line 1: column {list(table).index(name) + 1} has no name, and "
@@ -269,8 +274,15 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
                 f"{place(chosen.data, 0)}: column {name!r} holds {inputs[name].iloc[0]!r}, and "
                 "--target takes numbers only; --formula codes categories and leaves columns out."
             )
-    estimator = kind(chosen.group, random=random, **settings)
+    estimator = kind(named or None, random=random, **settings)
     return estimator.fit(inputs, table[chosen.target], **kept)
+
+
+def _group(text: str | None, table: pd.DataFrame) -> list[str]:
+    """The columns of the groups: one, or several with commas between them."""
+    if text is None:
+        return []
+    return [text] if text in table.columns else text.split(",")
 
 
 def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) -> None:

@@ -21,7 +21,7 @@ from nghvi.cli.table_files import (
     read_table,
     without_missing,
 )
-from nghvi.data.labels import encode_groups, read_labels
+from nghvi.data.labels import encode_groups
 from nghvi.posterior.predictive import predictor_draws
 from nghvi.storage.file import place_of, replaced
 
@@ -87,7 +87,7 @@ def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) ->
     """Predictions written as rows are read, in their order."""
     parts: Iterator[pd.DataFrame]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
-        labels, bounds = [estimator.group_], estimator._bounds
+        labels, bounds = estimator.group_columns_, estimator._bounds
         read = read_parts(chosen.data, names, labels, ROWS_AT_ONCE, chosen.missing, bounds)
         parts = (rows.set_index(rows.index + before) for _, before, rows in read if len(rows))
     else:
@@ -114,7 +114,7 @@ def _complete(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> p
     for name in names:
         check_column(chosen.data, rows, name, "an input of the model")
     rows = without_missing(chosen.data, rows[names], chosen.missing)
-    check_cells(chosen.data, rows, [estimator.group_], bounds=estimator._bounds)
+    check_cells(chosen.data, rows, estimator.group_columns_, bounds=estimator._bounds)
     return rows
 
 
@@ -152,7 +152,12 @@ def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFram
 
 
 def _with_known_groups(estimator: Any, rows: pd.DataFrame, columns: dict) -> dict:
-    if estimator.group_ is None:
+    labels, groups = estimator._table(rows).group, estimator.groups_
+    if labels is None:
         return columns
-    labels = read_labels(rows[estimator.group_].to_numpy(), estimator.group_)
-    return {**columns, "group_known": encode_groups(labels, estimator.groups_) >= 0}
+    if not isinstance(labels, tuple):
+        return {**columns, "group_known": encode_groups(labels, groups) >= 0}
+    each = zip(groups.items(), labels, strict=True)
+    return columns | {
+        f"{name}_known": encode_groups(own, known) >= 0 for (name, known), own in each
+    }

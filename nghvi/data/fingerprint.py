@@ -32,7 +32,7 @@ class Fingerprint(NamedTuple):
         x: np.ndarray, y: np.ndarray, codes: np.ndarray, weight: np.ndarray | None = None
     ) -> "Fingerprint":
         """Of rows and how often each was observed."""
-        hashes = _hashes([*np.asarray(x).T, y, codes])
+        hashes = _hashes([*np.asarray(x).T, y, *np.atleast_2d(np.asarray(codes).T)])
         times = np.ones(len(hashes), np.uint64) if weight is None else weight.astype(np.uint64)
         whole = weight is None or bool((weight == times).all())
         both = hashes, _mixed(hashes + STEP)

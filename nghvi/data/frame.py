@@ -22,6 +22,8 @@ from nghvi.data.missing import count, missing, places, unmasked, unusable
 from nghvi.data.text import misread
 
 Column = str | int
+Group = Column | tuple[Column, ...] | None
+"""The column of the grouping factor, or those of several."""
 LARGEST = 1e70
 """Size beyond which variances of coefficients, which are ratios squared, would not be finite."""
 NO_BOUND = 1e50
@@ -37,13 +39,14 @@ class Table(NamedTuple):
 
     values: np.ndarray
     names: tuple[str, ...]
-    group: np.ndarray | None
+    group: np.ndarray | tuple[np.ndarray, ...] | None
+    """Labels; a tuple of them where there are several factors."""
     named: bool
     """Whether the names came with the data (a frame) or were made up (an array)."""
 
 
-def read_table(data: Any, group: Column | None) -> Table:
-    """Split the inputs from the group column and check both."""
+def read_table(data: Any, group: Group) -> Table:
+    """Split the inputs from the group columns and check both."""
     if issparse(data):
         raise DataError("sparse input is not supported: give a dense table (X.toarray()).")
     frame = _as_frame(data)
@@ -95,12 +98,22 @@ def column_names(data: Any) -> list[str]:
     return [] if frame is None else frame.columns
 
 
-def has_column(data: Any, column: Column | None, expected: int) -> bool:
-    """Whether the column is there; of an array, whether it has as many columns as expected."""
+def has_columns(data: Any, group: Group, expected: int) -> bool:
+    """Whether all are there; of an array, whether it has as many columns as expected."""
     frame = _as_frame(data)
     if frame is None:
         return np.ndim(data) != 2 or np.shape(data)[1] == expected
-    return not isinstance(column, str) or column in frame.columns
+    return all(not isinstance(c, str) or c in frame.columns for c in _each(group))
+
+
+def _each(group: Group) -> tuple[Column, ...]:
+    if isinstance(group, tuple):
+        return group
+    return () if group is None else (group,)
+
+
+def _labels_of(labels: list[np.ndarray]) -> np.ndarray | tuple[np.ndarray, ...] | None:
+    return tuple(labels) if len(labels) > 1 else labels[0] if labels else None
 
 
 def read_response(y: Any, num_rows: int) -> np.ndarray:
@@ -215,23 +228,28 @@ def _as_frame(data: Any) -> nw.DataFrame | None:
     return native if isinstance(native, nw.DataFrame) else None
 
 
-def _read_frame(frame: nw.DataFrame, group: Column | None) -> Table:
+def _read_frame(frame: nw.DataFrame, group: Group) -> Table:
     columns = list(frame.columns)
     if frame.shape[0] == 0:
         raise DataError("the data frame has no rows.")
     _check_distinct(columns)
-    label: Any = group
-    if isinstance(group, int) and group not in columns and -len(columns) <= group < len(columns):
-        label = columns[group]
-    if label is not None and label not in columns:
-        shown = ", ".join(map(repr, columns[:10]))
-        raise DataError(f"group column {group!r} is not in the data; its columns are {shown}.")
-    inputs = [c for c in columns if c != label]
+    chosen = [_column(columns, label) for label in _each(group)]
+    inputs = [c for c in columns if c not in chosen]
     values = [_numeric(frame.get_column(c), c) for c in inputs]
     matrix = np.column_stack(values) if values else np.zeros((frame.shape[0], 0))
     check_finite(matrix, inputs)
-    labels = None if label is None else read_labels(frame.get_column(label).to_numpy(), str(label))
-    return Table(matrix, tuple(map(str, inputs)), labels, True)
+    labels = [read_labels(frame.get_column(c).to_numpy(), str(c)) for c in chosen]
+    return Table(matrix, tuple(map(str, inputs)), _labels_of(labels), True)
+
+
+def _column(columns: list[str], label: Any) -> str:
+    """The group column, by its name or its place."""
+    by_place = isinstance(label, int) and label not in columns
+    found = columns[label] if by_place and -len(columns) <= label < len(columns) else label
+    if found not in columns:
+        shown = ", ".join(map(repr, columns[:10]))
+        raise DataError(f"group column {label!r} is not in the data; its columns are {shown}.")
+    return found
 
 
 def _check_distinct(columns: Iterable[Any]) -> None:
@@ -240,7 +258,7 @@ def _check_distinct(columns: Iterable[Any]) -> None:
         raise DataError(f"column name {repeated[0]!r} occurs more than once: rename or drop one.")
 
 
-def _read_array(data: Any, group: Column | None) -> Table:
+def _read_array(data: Any, group: Group) -> Table:
     matrix = unmasked(data)
     if matrix.ndim != 2:
         raise DataError(
@@ -251,17 +269,17 @@ def _read_array(data: Any, group: Column | None) -> Table:
         raise DataError("Complex data not supported: give real numbers.")
     if matrix.shape[0] == 0:
         raise DataError("X has no rows.")
-    if isinstance(group, str):
-        raise DataError(
-            f"group={group!r} names a column, but X is an array: give the column's index."
-        )
-    labels = None
-    columns = list(range(matrix.shape[1]))
-    if group is not None:
-        if not -matrix.shape[1] <= group < matrix.shape[1]:
-            raise DataError(f"group={group} is not a column of X, which has {matrix.shape[1]}.")
-        columns.remove(group % matrix.shape[1])
-        labels = read_labels(matrix[:, group], f"column {group}")
+    labels, number = [], matrix.shape[1]
+    columns = list(range(number))
+    for label in _each(group):
+        if isinstance(label, str):
+            raise DataError(
+                f"group={group!r} names a column, but X is an array: give the column's index."
+            )
+        if not -number <= label < number:
+            raise DataError(f"group={label} is not a column of X, which has {number}.")
+        columns.remove(label % number)
+        labels.append(read_labels(matrix[:, label], f"column {label}"))
     names = [f"x{c}" for c in columns]
     if matrix.dtype.kind in "OUS":
         inputs = [_numeric_array(matrix[:, c], n) for c, n in zip(columns, names, strict=True)]
@@ -269,7 +287,7 @@ def _read_array(data: Any, group: Column | None) -> Table:
     else:
         values = matrix[:, columns].astype(float)
     check_finite(values, names)
-    return Table(values, tuple(names), labels, False)
+    return Table(values, tuple(names), _labels_of(labels), False)
 
 
 def _complete_column(frame: nw.DataFrame, name: str) -> Any:

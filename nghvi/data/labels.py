@@ -45,6 +45,23 @@ def read_labels(values: Any, name: str) -> np.ndarray:
     return _of_one_kind(values, name)
 
 
+def combined(labels: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
+    """Labels of all combinations that occur: those of each column with ':' between them."""
+    places = [pd.factorize(each) for each in labels]
+    words = [np.array([_word(v) for v in _listed(levels)], object) for _, levels in places]
+    number = np.ravel_multi_index([codes for codes, _ in places], [len(w) for w in words])
+    distinct, index = np.unique(number, return_inverse=True)
+    parts = np.unravel_index(distinct, [len(w) for w in words])
+    columns = [w[p] for w, p in zip(words, parts, strict=True)]
+    joint = [":".join(each) for each in zip(*columns, strict=True)]
+    if len(set(joint)) < len(joint):
+        raise DataError(
+            f"labels of {' and '.join(map(repr, names))} have ':' in them, so that two "
+            "combinations read the same: replace it in one of the columns."
+        )
+    return _texts(joint)[index]
+
+
 def encode_groups(labels: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Position of each label in ``levels`` by what it means; -1 where it is not among them."""
     if not len(levels):

@@ -16,8 +16,9 @@ import numpy as np
 from nghvi._core.errors import DataError
 from nghvi._core.response import Response
 from nghvi.data import copying, working_copy
+from nghvi.data.factors import FactorRows
 from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import Column, Table, check_sizes, read_counts, suggest
+from nghvi.data.frame import Group, Table, check_sizes, read_counts, suggest
 from nghvi.data.grouped import Rows
 from nghvi.data.parquet import Selection, column_names, files_of, index_names
 from nghvi.data.scaling import Scaling, add_intercept, moments
@@ -82,13 +83,17 @@ class GroupedDataset:
         working_copy.remove(self.directory)
 
 
+Groups = np.ndarray | dict[str, np.ndarray]
+"""Labels of the groups, in the order of their codes; by factor where there are several."""
+
+
 class Sample(NamedTuple):
     """Rows of whole groups on the scale of the data, without a column of ones."""
 
     x: np.ndarray
     y: np.ndarray
     codes: np.ndarray
-    """Group of each row, as its place among the labels."""
+    """Group of each row, as its place among the labels; of several factors a column each."""
     weight: np.ndarray | None
     """How often each row was observed, if not once."""
 
@@ -104,7 +109,7 @@ class Source(Protocol):
         """Names of the input columns."""
 
     @property
-    def groups(self) -> np.ndarray:
+    def groups(self) -> Groups:
         """Labels of the groups; empty where there are none."""
 
     @property
@@ -129,7 +134,9 @@ class Source(Protocol):
     def check(self, response: Response) -> None:
         """Complain of observations that the response cannot take."""
 
-    def read(self, scaling: Scaling, intercept: bool) -> tuple[Rows | StreamedRows, Fingerprint]:
+    def read(
+        self, scaling: Scaling, intercept: bool
+    ) -> tuple[Rows | FactorRows | StreamedRows, Fingerprint]:
         """The rows as a model reads them, and what they are recognised by.
 
         A column of ones comes first if there is an intercept.
@@ -144,7 +151,7 @@ class InMemory:
     y: np.ndarray
     weight: np.ndarray | None
     codes: np.ndarray
-    groups: np.ndarray
+    groups: Groups
     columns: tuple[Any, ...] | None
     response_name: str
     complete = True
@@ -155,7 +162,7 @@ class InMemory:
         y: np.ndarray,
         counts: Any,
         *,
-        group: Column | None,
+        group: Group,
         columns: tuple[Any, ...] | None,
         response_name: str,
     ) -> "InMemory":
@@ -193,18 +200,29 @@ class InMemory:
     def check(self, response: Response) -> None:
         response.check(self.sample.y, self.response_name)
 
-    def read(self, scaling: Scaling, intercept: bool) -> tuple[Rows, Fingerprint]:
+    def read(self, scaling: Scaling, intercept: bool) -> tuple[Rows | FactorRows, Fingerprint]:
         x = scaling.apply(add_intercept(self.table.values, intercept))
-        y, num_groups = scaling.apply_response(self.y), max(len(self.groups), 1)
-        rows = Rows.from_arrays(x, y, self.codes, num_groups, self.weight)
-        return rows, Fingerprint.of(x, y, self.codes, self.weight)
+        y = scaling.apply_response(self.y)
+        found = Fingerprint.of(x, y, self.codes, self.weight)
+        if isinstance(self.groups, dict):
+            number = tuple(map(len, self.groups.values()))
+            return FactorRows(x, y, self.codes, self.weight, number), found
+        return Rows.from_arrays(x, y, self.codes, max(len(self.groups), 1), self.weight), found
 
 
-def _encoded(table: Table, group: Column | None) -> tuple[np.ndarray, np.ndarray]:
+def _encoded(table: Table, group: Group) -> tuple[np.ndarray, Groups]:
     """Codes and labels of the groups; a table without them is one group that has no label."""
     if table.group is None:
         return np.zeros(len(table.values), int), np.array([])
-    levels, codes = np.unique(table.group, return_inverse=True)
+    if isinstance(table.group, tuple) and isinstance(group, tuple):
+        found = [_encoded_factor(each, name) for each, name in zip(table.group, group, strict=True)]
+        codes = np.column_stack([codes for codes, _ in found])
+        return codes, {str(name): own[1] for name, own in zip(group, found, strict=True)}
+    return _encoded_factor(np.asarray(table.group), group)
+
+
+def _encoded_factor(labels: np.ndarray, group: Group) -> tuple[np.ndarray, np.ndarray]:
+    levels, codes = np.unique(labels, return_inverse=True)
     if len(levels) == 1:
         raise DataError(
             f"group column {group!r} has only one level ({str(levels[0])!r}): effects cannot vary; "

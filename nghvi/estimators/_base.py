@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._core.hosts import is_first
 from nghvi._core.response import Response
 from nghvi.data import Rows
-from nghvi.data.frame import Column, DataError, column_names, read_columns, stated_order
+from nghvi.data.frame import DataError, Group, column_names, read_columns, stated_order
 from nghvi.data.scaling import Scaling, add_intercept
 from nghvi.data.source import GroupedDataset, InMemory, OnDisk, Source
 from nghvi.estimators import tables
@@ -33,6 +33,7 @@ from nghvi.estimators.fit_checkpoints import EVERY, Kept, with_checkpoints
 from nghvi.estimators.linear_instead import adopt_linear, size_if_nothing, tell_of_nothing
 from nghvi.estimators.progress import FitProgress
 from nghvi.families import family_of
+from nghvi.formula import parse
 from nghvi.infer import Inference, infer
 from nghvi.methods import Method
 from nghvi.models.mixed import MixedModel
@@ -56,14 +57,14 @@ class MixedEstimator(Checks):
     @with_known_settings
     def __init__(
         self,
-        group: Column | None = None,
+        group: Any = None,
         *,
         formula: str | None = None,
         hidden: tuple[int, ...] = (),
         activation: str = "relu",
         trunk: Any = None,
         skip: bool | str = "auto",
-        random: str | list = "auto",
+        random: Any = "auto",
         response: Any = "auto",
         trials: Column | float | None = None,
         exposure: Column | float | None = None,
@@ -193,7 +194,7 @@ class MixedEstimator(Checks):
     def _describe(self, source: Source) -> None:
         """What scikit-learn and new data are told about the data of the fit."""
         self.groups_, self._inputs = source.groups, source.inputs
-        self.n_features_in_ = len(source.inputs) + (self._spec.group is not None)
+        self.n_features_in_ = len(source.inputs) + self._spec.num_factors
         if source.columns is not None:
             self.feature_names_in_ = np.array(source.columns, dtype=object)
             self.n_features_in_ = len(source.columns)
@@ -224,7 +225,7 @@ class MixedEstimator(Checks):
         y = self._response_values(y)
         x = add_intercept(table.values, self._spec.intercept)
         x, y = scaling.apply(x), scaling.apply_response(y)
-        return rows_of_known_groups(x, y, table.group, self.groups_)
+        return rows_of_known_groups(x, y, cast(Any, table.group), self.groups_)
 
     def _infer(
         self,
@@ -286,10 +287,21 @@ class MixedEstimator(Checks):
         return Cause.NOT_FINITE if good and not tables.is_finite(self.posterior_) else None
 
     @property
-    def group_(self) -> Column | None:
-        """The group column of the fit, which a formula may have named; None for no groups."""
+    def group_(self) -> Group:
+        """The group column of the fit, which a formula may have named; None for no groups.
+
+        Of several factors a tuple.
+        """
         check_is_fitted(self, "posterior_")
         return self._spec.group
+
+    @property
+    def group_columns_(self) -> tuple:
+        """The columns of the data that say which rows belong together."""
+        if self.formula_ is not None:
+            return parse(self.formula_.formula).group_columns
+        group = self.group_
+        return group if isinstance(group, tuple) else () if group is None else (group,)
 
     def _seed(self) -> int:
         return choose_seed(self.random_state)
@@ -299,7 +311,8 @@ class MixedEstimator(Checks):
 
         Returns ``coef`` (S, q), intercept first; ``effects_cov`` (S, r, r); ``effects`` (S, K, r),
         groups in the order of ``groups_``; and (S,) each, ``noise_var`` of a Gaussian response or
-        ``noise_scale`` and ``degrees`` of a Student-t.
+        ``noise_scale`` and ``degrees`` of a Student-t. Of several grouping factors
+        ``effects_cov[month]`` and ``effects[month]`` each.
         """
         check_is_fitted(self, "posterior_")
         check_counts(optional=False, draws=draws)
@@ -336,10 +349,15 @@ class MixedEstimator(Checks):
         check_level(level)
         return tables.covariance_table(self.posterior_, level)
 
-    def group_effects(self) -> pd.DataFrame:
-        """Posterior mean and sd of every group's effects, one row per group."""
+    def group_effects(self, factor: Any = None) -> pd.DataFrame:
+        """Posterior mean and sd of every group's effects, one row per group.
+
+        ``factor``: which one's, where there are several grouping factors.
+        """
         check_is_fitted(self, "posterior_")
-        return tables.effects_table(self.posterior_)
+        if factor is not None and not self._spec.terms and str(factor) != str(self._spec.group):
+            raise DataError(f"factor={factor!r}: the grouping factor is {self._spec.group!r}.")
+        return tables.effects_table(self.posterior_, factor)
 
     def save(self, path: Any) -> None:
         """Write the fitted estimator to a file for ``nghvi.load``."""

@@ -10,6 +10,7 @@ import numpy as np
 from nghvi._core.response import Response
 from nghvi._typing import Data
 from nghvi.data import Rows
+from nghvi.data.factors import CrossedStatistics, FactorRows
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
 from nghvi.data.scaling import Scaling, add_intercept, moments
@@ -21,7 +22,8 @@ from nghvi.estimators.columns import (
     warn_about_meaning,
     warn_about_origin,
 )
-from nghvi.estimators.spec import Spec, Structure, follow_data
+from nghvi.estimators.factors import check_design, check_supported
+from nghvi.estimators.spec import Spec, Structure, factors_follow_data, follow_data
 from nghvi.methods import published
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.posterior.mixed import Named
@@ -55,6 +57,7 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     if type(response) is Gaussian and spec.facts == WeightedGaussian.facts:
         response = WeightedGaussian()
     _check_facts(settings, spec, response)
+    check_supported(settings, spec.terms, spec.deep, response)
     number = len(source.inputs) - len(spec.facts)
     structure = Structure.of(settings, spec, source.inputs[:number], response)
     sample = source.sample._replace(x=source.sample.x[:, :number])
@@ -71,7 +74,8 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
         scaling = _scaling(spec, structure, of_x, of_y)
     if settings.priors is None:
         of_predictor = (response.typical_predictor, 1.0)
-        structure = follow_data(
+        follow = factors_follow_data if structure.by_factor else follow_data
+        structure = follow(
             structure,
             spec,
             scaling.apply(of_x[0]),
@@ -135,8 +139,13 @@ def _of_response(source: Source, response: Response, known: np.ndarray) -> Momen
 def _scaling(spec: Spec, structure: Structure, of_x: Moments, of_y: Moments | None) -> Scaling:
     """Centres and scales; a column with a known coefficient is measured as the response is."""
     number = len(of_x[0])
-    centred = choose_centred(
-        number, structure.random, structure.priors, fit_intercept=spec.intercept, deep=spec.deep
+    each = zip(structure.by_factor, structure.effects_priors, strict=True)
+    effects = list(each) or [(structure.random, structure.priors.effects)]
+    centred = np.logical_and.reduce(
+        [
+            choose_centred(number, *own, fit_intercept=spec.intercept, deep=spec.deep)
+            for own in effects
+        ]
     )
     scaling = Scaling.from_moments(*of_x, centred, of_y, spec.intercept or spec.deep)
     num_fixed = number - len(spec.known_coef)
@@ -153,10 +162,13 @@ def _model_and_data(
     spec: Spec,
     structure: Structure,
     response: Response,
-    rows: Rows | StreamedRows,
+    rows: Rows | FactorRows | StreamedRows,
     counted: bool,
 ) -> tuple[MixedModel, Data, int | None]:
     """The model, the form of the data that serves it, and groups at a step (None: all)."""
+    if isinstance(rows, FactorRows):
+        sums = CrossedStatistics.from_rows(rows, structure.by_factor, structure.known_coef)
+        return structure.model(response, None).suited(sums), sums, None
     ours, by_rule = settings.method == "auto", published(settings.method) is not None
     if counted and not ours:
         raise DataError("counts need method='auto': the other methods work row by row.")
@@ -192,11 +204,16 @@ def _warn(
 ) -> None:
     """Point at what can be fitted but was hardly meant, or is not determined by the data."""
     num_inputs = sample.x.shape[1] - len(spec.known_coef)
+    groups, codes, labels = source.groups, sample.codes, None
+    if isinstance(groups, dict):
+        check_design(codes, spec.terms, structure.by_factor, groups)
+    elif len(groups):
+        labels = groups[codes]
     warn_about_meaning(
         sample.x[:, :num_inputs],
         source.inputs,
         sample.y,
-        source.groups[sample.codes] if len(source.groups) else None,
+        labels,
         group=spec.group,
         discrete=response.support.discrete,
     )
@@ -205,6 +222,8 @@ def _warn(
     x = add_intercept(sample.x, spec.intercept)
     num_fixed = num_inputs + spec.intercept
     features, random = structure.features, structure.random
-    warn_about_design(x[:, :num_fixed], features[:num_fixed], sample.codes, random)
+    one = None if spec.terms else codes
+    warn_about_design(x[:, :num_fixed], features[:num_fixed], one, random)
     if not settings.standardize and isinstance(structure.priors.effects, HuangWand):
-        warn_about_origin(x, features, random)
+        for own in structure.by_factor or (random,):
+            warn_about_origin(x, features, own)

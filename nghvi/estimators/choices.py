@@ -21,7 +21,7 @@ from nghvi.infer import METHODS
 from nghvi.methods import Method, published
 from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk, as_trunk
 from nghvi.paper.methods import BASELINES, STOPPED_BY_VALIDATION
-from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.responses import RESPONSES
 
 FEWEST_PIECES = 4
@@ -325,10 +325,15 @@ def choose_batch_groups(setting: Any, rows: Rows, method: Method, sums_suffice: 
 
 
 def choose_centred(
-    num_columns: int, random: tuple[int, ...], priors: Priors, *, fit_intercept: bool, deep: bool
+    num_columns: int,
+    random: tuple[int, ...],
+    prior: EffectsPrior,
+    *,
+    fit_intercept: bool,
+    deep: bool,
 ) -> np.ndarray:
     """Which columns are centred."""
     if deep:  # A network's first layer has biases of its own.
         return np.full(num_columns, True)
-    correlated = isinstance(priors.effects, HuangWand | WishartPrecision)
+    correlated = isinstance(prior, HuangWand | WishartPrecision)
     return centred_columns(num_columns, random, fit_intercept=fit_intercept, correlated=correlated)

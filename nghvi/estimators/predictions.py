@@ -18,7 +18,7 @@ from nghvi.data.frame import (
     Table,
     column_names,
     drop_missing,
-    has_column,
+    has_columns,
     read_response,
 )
 from nghvi.data.labels import encode_groups, joined, warn_of_strangers
@@ -52,7 +52,8 @@ class Predictions(BaseEstimator, abc.ABC):
     _spec: Spec
     _rows: Fingerprint
     """Of the rows whose posterior this is."""
-    groups_: np.ndarray
+    groups_: Any
+    """Labels, by factor where there are several."""
     input_quantiles_: pd.DataFrame
     n_features_in_: int
     _inputs: tuple[str, ...]
@@ -91,6 +92,11 @@ class Predictions(BaseEstimator, abc.ABC):
         table, x = self._scaled(X)
         if table.group is None:
             raise DataError("the model has no group column: there are no groups to add.")
+        if isinstance(table.group, tuple):
+            raise DataError(
+                "add_groups with several grouping factors is not supported yet: fit again with "
+                "the new rows, or predict new levels from the population."
+            )
         values = self._response_values(read_response(y, len(x)))
         levels, codes = np.unique(table.group, return_inverse=True)
         known = levels[encode_groups(levels, self.groups_) >= 0]
@@ -121,20 +127,25 @@ class Predictions(BaseEstimator, abc.ABC):
         check_counts(optional=False, draws=draws)
         check_seed(seed=seed)
         table, x = self._scaled(X, grouped=which != "zero")
-        codes = np.full(len(x), -1)
-        labels = np.zeros(len(x), int)
-        if table.group is not None:
-            labels = table.group
-            codes = encode_groups(labels, self.groups_)
-            if which == "known":
-                warn_of_strangers(labels, codes, self.groups_, self._spec.group)
-        if which == "population":
-            codes = np.full(len(x), -1)
-        new = codes < 0
-        # Unseen groups are numbered after the known ones, so that their rows share their effects.
-        num_known = sum(part.num_groups for part in self.posterior_.parts)
-        codes[new] = num_known + np.unique(labels[new], return_inverse=True)[1]
-        return predictive.Request(x, codes, which != "zero", int(draws), int(seed))
+        return predictive.Request(x, self._codes(table, which), which != "zero", draws, seed)
+
+    def _codes(self, table: Table, which: str) -> np.ndarray:
+        """Places of the groups among the known ones; a column per factor if there are several."""
+        n, labels = len(table.values), table.group
+        if not isinstance(self.groups_, dict):
+            number = sum(part.num_groups for part in self.posterior_.parts)
+            own = np.zeros(n, int) if labels is None else np.asarray(labels)
+            known = None if labels is None else self.groups_
+            return _numbered(own, known, number, self._spec.group, which)
+        given = labels if isinstance(labels, tuple) else (None,) * len(self.groups_)
+        return np.column_stack(
+            [
+                _numbered(np.zeros(n, int), None, len(levels), name, which)
+                if own is None
+                else _numbered(own, levels, len(levels), name, which)
+                for own, (name, levels) in zip(given, self.groups_.items(), strict=True)
+            ]
+        )
 
     def _raw(self, request: predictive.Request, values: np.ndarray) -> np.ndarray:
         """Responses on the scale of the data; those at a bound are exactly that."""
@@ -163,7 +174,7 @@ class Predictions(BaseEstimator, abc.ABC):
             table = tables.align(table, expected)
         elif table.values.shape[1] != len(expected):
             raise DataError(
-                f"X has {table.values.shape[1] + (self._spec.group is not None)} features, but "
+                f"X has {table.values.shape[1] + self._spec.num_factors} features, but "
                 f"{type(self).__name__} is expecting {self.n_features_in_} features as input."
             )
         x = add_intercept(table.values, self._spec.intercept)
@@ -191,7 +202,7 @@ class Predictions(BaseEstimator, abc.ABC):
     def _table(self, X: Any, *, grouped: bool = True) -> Table:
         if self.formula_ is not None:
             return self.formula_.table(X, grouped=grouped)
-        needed = grouped or has_column(X, self._spec.group, self.n_features_in_)
+        needed = grouped or has_columns(X, self._spec.group, self.n_features_in_)
         return RowFacts.of(self).table(X, self._spec.group if needed else None)
 
     def _read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
@@ -226,3 +237,20 @@ class Predictions(BaseEstimator, abc.ABC):
     @abc.abstractmethod
     def _response_values(self, y: np.ndarray) -> np.ndarray:
         """The response as the model reads it."""
+
+
+def _numbered(
+    labels: np.ndarray, levels: np.ndarray | None, num_known: int, name: Any, which: str
+) -> np.ndarray:
+    """Places among the levels; unseen groups are numbered after them, and so share effects.
+
+    ``levels``: None where all groups are to be unseen.
+    """
+    codes = np.full(len(labels), -1) if levels is None else encode_groups(labels, levels)
+    if which == "known" and levels is not None:
+        warn_of_strangers(labels, codes, levels, name)
+    if which == "population":
+        codes = np.full(len(labels), -1)
+    new = codes < 0
+    codes[new] = num_known + np.unique(labels[new], return_inverse=True)[1]
+    return codes

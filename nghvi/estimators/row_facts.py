@@ -142,8 +142,11 @@ class RowFacts(NamedTuple):
                 f"{shown} in X, where predictions read it as the fit does; "
                 f"{suggest(fact.said, there)}."
             )
-        if group in self.columns:
-            raise DataError(f"column {group!r} holds the groups; it cannot say more of its rows.")
+        for name in group if isinstance(group, tuple) else (group,):
+            if name in self.columns:
+                raise DataError(
+                    f"column {name!r} holds the groups; it cannot say more of its rows."
+                )
 
 
 def _pair(said: Any) -> tuple[Any, Any]:

@@ -7,12 +7,13 @@ Default priors are stated in units of the data, so that they mean the same whate
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+import itertools
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from nghvi._core.response import Response
-from nghvi.data.frame import Column, DataError
+from nghvi.data.frame import DataError, Group
 from nghvi.data.scaling import nonzero
 from nghvi.estimators.choices import (
     beside_inputs,
@@ -26,13 +27,15 @@ from nghvi.estimators.choices import (
     is_deep,
 )
 from nghvi.estimators.columns import INTERCEPT, feature_names, random_columns, varies_within
+from nghvi.estimators.factors import Term, chosen_group, random_of, terms_of
 from nghvi.estimators.row_facts import RowFacts
 from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
-from nghvi.formula.syntax import EVERY_COLUMN
+from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax
 from nghvi.models.mixed import MixedModel
+from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity, Skip, Trunk
 from nghvi.posterior.mixed import Named
-from nghvi.priors import HalfT, HuangWand, Priors
+from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 
 MOST_SLOPES = 20
 """Inputs up to which a network's default effects include theirs."""
@@ -41,7 +44,7 @@ MOST_SLOPES = 20
 class Spec(NamedTuple):
     """Group, effects and fixed part."""
 
-    group: Column | None
+    group: Group
     random: Any
     """"auto", "intercept", "all" or names of the features with effects."""
     covariance: str
@@ -51,6 +54,8 @@ class Spec(NamedTuple):
     known_coef: tuple[float, ...] = ()
     facts: tuple[str, ...] = ()
     """What the last columns say about the rows for the response, such as their trials."""
+    terms: tuple[Term, ...] = ()
+    """The effects of every factor where there are several."""
 
     @staticmethod
     def of(settings: Any, design: Design | None, stated: RowFacts) -> "Spec":
@@ -59,46 +64,60 @@ class Spec(NamedTuple):
         ``stated``: what the settings say about the rows.
         """
         deep = is_deep(settings.hidden, settings.trunk)
+        group = chosen_group(settings.group)
         if design is None:
             intercept = bool(settings.fit_intercept) and not deep
+            terms = terms_of(settings, group)
+            random = "auto" if terms else random_of(settings.random, group, cast(Any, group))
             return Spec(
-                *(settings.group, settings.random, settings.covariance, deep, intercept),
-                stated.known_coef,
-                stated.names,
+                *(group, random, settings.covariance, deep, intercept),
+                *(stated.known_coef, stated.names, terms),
             )
         syntax = parse(design.formula)
+        terms = _terms_of_formula(syntax, design, settings.covariance)
         spec = Spec(
             syntax.group,
-            _random_of_network(syntax) if deep else design.random,
-            "diagonal" if syntax.independent else settings.covariance,
+            _random_of_network(syntax) if deep and not terms else design.random,
+            _covariance(syntax.factors[:1], settings.covariance),
             deep,
             has_intercept(syntax) and not deep,
             design.known_coef,
             design.facts,
+            terms,
         )
-        spec._check_settings(settings, syntax, len(design.random))
+        spec._check_settings(settings, syntax, design.num_effects or (len(design.random),))
         return spec
 
-    def _check_settings(self, settings: Any, syntax: Syntax, num_effects: int) -> None:
+    @property
+    def num_factors(self) -> int:
+        """How many columns say which rows belong together."""
+        return len(self.terms) or int(self.group is not None)
+
+    def _check_settings(self, settings: Any, syntax: Syntax, num_effects: tuple[int, ...]) -> None:
         """Refuse settings that contradict the formula."""
-        if settings.group is not None and settings.group != syntax.group:
+        group = chosen_group(settings.group)
+        if group is not None and group != syntax.group:
             said = "no groups" if syntax.group is None else f"group={syntax.group!r}"
             raise _contradiction(f"group={settings.group!r}", syntax, said)
-        correlated = syntax.group is not None and not syntax.independent and num_effects > 1
+        each = list(zip(syntax.factors, num_effects, strict=False))
+        correlated = any(not factor.independent and number > 1 for factor, number in each)
         if settings.covariance == "diagonal" and correlated:
             remedy = "correlated effects by '|' (write '||' for independent ones)"
             raise _contradiction("covariance='diagonal'", syntax, remedy)
-        if settings.covariance == "full" and syntax.independent:
+        if settings.covariance == "full" and any(factor.independent for factor, _ in each):
             remedy = "independent effects by '||' (write '|' for correlated ones)"
             raise _contradiction("covariance='full'", syntax, remedy)
         if not settings.fit_intercept and has_intercept(syntax):
             remedy = "an intercept (write '0 +' after '~' to leave it out)"
             raise _contradiction(f"fit_intercept={settings.fit_intercept!r}", syntax, remedy)
-        if not _is_auto(settings.random) and syntax.group is None:
-            raise _contradiction(f"random={settings.random!r}", syntax, "no effects")
+        if not _is_auto(settings.random) and (syntax.group is None or self.terms):
+            said = "the effects of every factor" if self.terms else "no effects"
+            raise _contradiction(f"random={settings.random!r}", syntax, said)
 
     def effects(self, settings: Any, features: tuple[str, ...]) -> tuple[int, ...]:
         """Indices of the features with effects."""
+        if self.terms:
+            return sum(self.effects_by_factor(features), ())
         grouped, deep = self.group is not None, self.deep
         chosen = random_columns(self.random, features, grouped=grouped, deep=deep)
         if settings.formula is not None and not _is_auto(settings.random):
@@ -107,6 +126,12 @@ class Spec(NamedTuple):
                 said = f"effects of {', '.join(repr(features[j]) for j in chosen)}"
                 raise _contradiction(f"random={settings.random!r}", parse(settings.formula), said)
         return chosen
+
+    def effects_by_factor(self, features: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """The same of every factor; empty unless there are several."""
+        return tuple(
+            random_columns(term.random, features, grouped=True, deep=False) for term in self.terms
+        )
 
 
 class Structure(NamedTuple):
@@ -118,6 +143,9 @@ class Structure(NamedTuple):
     random: tuple[int, ...]
     known_coef: tuple[float, ...]
     facts: tuple[str, ...] = ()
+    by_factor: tuple[tuple[int, ...], ...] = ()
+    """Features with effects of every factor, where there are several."""
+    effects_priors: tuple[InverseGamma | HalfT | WishartPrecision | HuangWand, ...] = ()
 
     @staticmethod
     def of(settings: Any, spec: Spec, names: tuple[str, ...], response: Response) -> "Structure":
@@ -141,7 +169,11 @@ class Structure(NamedTuple):
                 priors = beside_inputs(priors, len(names), len(learnt), correlated=full)
         check_known_coef(spec.known_coef, settings.method, spec.deep)
         random = spec.effects(settings, features)
-        structure = Structure(priors, trunk, features, random, spec.known_coef, spec.facts)
+        structure = Structure(
+            *(priors, trunk, features, random, spec.known_coef, spec.facts),
+            spec.effects_by_factor(features),
+            tuple(choose_priors(settings.priors, t.covariance).effects for t in spec.terms),
+        )
         check_number_of_parameters(structure, len(names), settings.hidden)
         return structure
 
@@ -160,6 +192,13 @@ class Structure(NamedTuple):
 
     def model(self, response: Response, sweeps: int | None) -> MixedModel:
         """The model; ``sweeps`` of Gibbs where its effects are drawn so."""
+        if self.by_factor:
+            return SeveralFactors(
+                *(self.trunk, response, self.priors, self.random),
+                known_coef=self.known_coef,
+                parts=self.effects_priors,
+                effects=tuple(map(len, self.by_factor)),
+            )
         return MixedModel(
             self.trunk,
             response,
@@ -174,9 +213,15 @@ class Structure(NamedTuple):
             and response.attenuation > 0,
         )
 
-    def named(self, groups: np.ndarray) -> Named:
-        """Names of what the model has."""
+    def named(self, groups: Any) -> Named:
+        """Names of what the model has; ``groups``: labels, by factor where there are several."""
         fixed = self.features[: len(self.features) - len(self.known_coef)]
+        if self.by_factor:
+            return Named.of_factors(
+                fixed,
+                [tuple(self.features[j] for j in random) for random in self.by_factor],
+                groups,
+            )
         return Named(fixed, tuple(self.features[j] for j in self.random), groups)
 
 
@@ -197,6 +242,22 @@ def _contradiction(setting: str, syntax: Syntax, said: str) -> FormulaError:
         f"{setting} contradicts the formula {syntax.text!r}, which says {said}: change one of "
         "them, or leave the setting out."
     )
+
+
+def _terms_of_formula(syntax: Syntax, design: Design, covariance: str) -> tuple[Term, ...]:
+    """The effects of every factor; empty unless there are several."""
+    if len(syntax.factors) < 2:
+        return ()
+    ends = itertools.accumulate(design.num_effects)
+    names = [list(design.random[a:b]) for a, b in itertools.pairwise((0, *ends))]
+    return tuple(
+        Term(factor.name, random, _covariance((factor,), covariance))
+        for factor, random in zip(syntax.factors, names, strict=True)
+    )
+
+
+def _covariance(factors: tuple[FactorSyntax, ...], setting: str) -> str:
+    return "diagonal" if any(factor.independent for factor in factors) else setting
 
 
 def _random_of_network(syntax: Syntax) -> str:
@@ -266,3 +327,18 @@ def follow_data(
         priors = dataclasses.replace(priors, effects=effects_prior)
     priors = priors.in_units(coef[:num_fixed], effects[list(structure.random)], float(y_unit))
     return structure._replace(priors=priors)
+
+
+def factors_follow_data(structure: Structure, *data: Any) -> Structure:
+    """The same for several factors, each with its own effects; ``data``: as there."""
+    followed = [
+        follow_data(
+            structure._replace(
+                random=random, priors=dataclasses.replace(structure.priors, effects=prior)
+            ),
+            *data,
+        ).priors
+        for random, prior in zip(structure.by_factor, structure.effects_priors, strict=True)
+    ]
+    own = tuple(priors.effects for priors in followed)
+    return structure._replace(priors=followed[0], effects_priors=own)

@@ -78,10 +78,9 @@ def by_name(posterior: MixedPosterior, at: dict[str, np.ndarray]) -> dict[str, n
     effects, cov = names.effects, at["effects_cov"]
     for i, name in enumerate(effects):
         out[f"effects_sd[{name}]"] = np.sqrt(cov[:, i, i])
-    for i, name in enumerate(effects):
-        for j in range(i):
-            sds = (out[f"effects_sd[{effect}]"] for effect in (effects[j], name))
-            out[f"effects_corr[{effects[j]},{name}]"] = cov[:, i, j] / next(sds) / next(sds)
+    for name, pair in names.correlations.items():
+        first, second = (out[f"effects_sd[{effects[i]}]"] for i in pair)
+        out[name] = cov[:, *pair] / first / second
     return out
 
 
@@ -120,9 +119,11 @@ def ratio_table(posterior: MixedPosterior, level: float) -> Summary:
 def covariance_table(posterior: MixedPosterior, level: float) -> Summary:
     """The same of every variance and covariance of the effects."""
     cov, effects = posterior.globals_at(posterior.inference.pool.theta)["effects_cov"], {}
-    for i, name in enumerate(posterior.names.effects):
-        for j, other in enumerate(posterior.names.effects[: i + 1]):
-            effects[other, name] = cov[:, i, j]
+    names = posterior.names.effects
+    for block in posterior.names.blocks:
+        for i in range(block.start, block.stop):
+            for j in range(block.start, i + 1):
+                effects[names[j], names[i]] = cov[:, i, j]
     table = described(effects, posterior.inference.pool.weight, level)
     table.index = pd.MultiIndex.from_tuples(effects or [], names=["effect", "with"])
     return table
@@ -187,14 +188,29 @@ def typical_inputs(raw: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
     return quantiles, {c: v for c, v in others.items() if isinstance(v, str | bool | np.bool_)}
 
 
-def effects_table(posterior: MixedPosterior) -> pd.DataFrame:
-    """Posterior mean and sd of every effect."""
-    mean, sd = posterior.effect_moments()
+def effects_table(posterior: MixedPosterior, factor: Any = None) -> pd.DataFrame:
+    """Posterior mean and sd of every effect; of several factors, those of one."""
+    names = posterior.names
+    effects, levels, heading = names.effects, names.groups, "group"
+    if names.factors:
+        chosen = _place_of_factor(posterior, factor)
+        heading, effects, levels = names.factors[chosen]
+        mean, sd = posterior.factor_moments()[chosen]
+    else:
+        mean, sd = posterior.effect_moments()
     columns = {}
-    for j, name in enumerate(posterior.names.effects):
+    for j, name in enumerate(effects):
         columns[f"{name}_mean"], columns[f"{name}_sd"] = mean[:, j], sd[:, j]
-    index = pd.Index(posterior.names.groups, name="group")
-    return pd.DataFrame(columns, index=index)
+    return pd.DataFrame(columns, index=pd.Index(levels, name=heading))
+
+
+def _place_of_factor(posterior: MixedPosterior, factor: Any) -> int:
+    known = [each.name for each in posterior.names.factors]
+    if factor is None or str(factor) not in known:
+        raise DataError(
+            f"factor={factor!r}: name one of the grouping factors, {', '.join(map(repr, known))}."
+        )
+    return known.index(str(factor))
 
 
 def align(table: Table, expected: tuple[str, ...]) -> Table:

@@ -26,11 +26,11 @@ from nghvi.data.frame import (
     read_columns,
     read_response,
 )
-from nghvi.data.labels import read_labels
+from nghvi.data.labels import combined, read_labels
 from nghvi.data.missing import count, places
 from nghvi.data.text import dates_remedy, misread
 from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
-from nghvi.formula.syntax import EVERY_COLUMN, Syntax, parse
+from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax, Syntax, parse
 
 MANY_LEVELS, FEW_ROWS = 20, 5
 """Beyond so many levels with fewer rows each, a category is suspicious."""
@@ -43,11 +43,13 @@ class Design(NamedTuple):
     learnt: Learnt
     columns: tuple[str, ...]
     random: tuple[str, ...]
-    """Names of the columns with effects."""
+    """Names of the columns with effects; of several factors one after the other."""
     known_coef: tuple[float, ...]
     """Coefficients of the last columns before the facts, which are not estimated."""
     facts: tuple[str, ...] = ()
     """Names of the facts, which the very last columns hold."""
+    num_effects: tuple[int, ...] = ()
+    """How many columns with effects each of several factors has."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -56,9 +58,9 @@ class Design(NamedTuple):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The same without the group."""
+        """The same without the groups."""
         syntax = parse(self.formula)
-        return _variables(syntax._replace(group=None))
+        return _variables(syntax.ungrouped())
 
     @property
     def movable(self) -> tuple[str, ...]:
@@ -77,7 +79,7 @@ class Design(NamedTuple):
     def table(self, data: Any, *, grouped: bool = True) -> Table:
         """The design's columns of a raw data frame and, unless they are not needed, its groups."""
         syntax = parse(self.formula)
-        syntax = syntax if grouped else syntax._replace(group=None)
+        syntax = syntax if grouped else syntax.ungrouped()
         table = _read(syntax, _frame(syntax, data), self.learnt).table
         if table.names != self.columns:
             differing = ", ".join(map(repr, sorted(set(table.names) ^ set(self.columns))))
@@ -91,7 +93,8 @@ class Design(NamedTuple):
 class _Read(NamedTuple):
     table: Table
     fixed: tuple[str, ...]
-    random: tuple[str, ...]
+    random: tuple[tuple[str, ...], ...]
+    """Columns with effects of every factor."""
     learnt: Learnt
 
 
@@ -107,10 +110,12 @@ def learn(formula: str, data: Any) -> Design:
         raise FormulaError(
             f"formula {formula!r}: the fixed part has no column; add one, or take '0' away."
         )
-    only = len(set(read.random) - set(read.fixed))
+    random = sum(read.random, ())
+    only = len(set(random) - set(read.fixed))
     known = (0.0,) * only + (1.0,) * bool(syntax.offsets)
     facts = tuple(name for name, _ in syntax.facts)
-    return Design(formula, read.learnt, read.table.names, read.random, known, facts)
+    number = tuple(map(len, read.random)) if len(read.random) > 1 else ()
+    return Design(formula, read.learnt, read.table.names, random, known, facts, number)
 
 
 def _check_response(syntax: Syntax) -> None:
@@ -252,8 +257,7 @@ def _number(text: str) -> float | None:
 
 def _variables(syntax: Syntax) -> tuple[str, ...]:
     named = [variables_of(syntax, terms_of(syntax, text)) for text in _texts(syntax)]
-    group = () if syntax.group is None else (syntax.group,)
-    return tuple(dict.fromkeys((*sum(named, ()), *group)))
+    return tuple(dict.fromkeys((*sum(named, ()), *syntax.group_columns)))
 
 
 def _frame(syntax: Syntax, data: Any) -> pd.DataFrame:
@@ -267,10 +271,12 @@ def _read(syntax: Syntax, frame: pd.DataFrame, learnt: Learnt) -> _Read:
     written = [text for _, text in syntax.facts if _number(text) is None]
     first_fact = len(matrices) - len(written)
     first_offset = first_fact - len(syntax.offsets)
-    fixed, random = matrices[0], _random_part(syntax, matrices[:first_offset])
-    with_effects = [j for j, name in enumerate(random.names) if name not in fixed.names]
+    fixed, random = matrices[0], _random_parts(syntax, matrices[:first_offset])
     inputs = [j for j, name in enumerate(fixed.names) if name != INTERCEPT]
-    blocks = [fixed.columns(inputs), random.columns(with_effects)]
+    blocks, there = [fixed.columns(inputs)], set(fixed.names)
+    for part in random:
+        blocks.append(part.columns([j for j, n in enumerate(part.names) if n not in there]))
+        there |= set(part.names)
     for text, matrix in zip((*syntax.offsets, *written), matrices[first_offset:], strict=True):
         if len(matrix.names) != 1:
             what = "an offset" if text in syntax.offsets else "what is known about a row"
@@ -287,8 +293,10 @@ def _read(syntax: Syntax, frame: pd.DataFrame, learnt: Learnt) -> _Read:
     values = np.concatenate([block.values for block in blocks], axis=1)
     names = sum((block.names for block in blocks), ())
     check_finite(values, names)
-    labels = None if syntax.group is None else _labels(frame, syntax.group)
-    return _Read(Table(values, names, labels, True), fixed.names, random.names, learnt)
+    labels = [_labels(frame, factor.columns) for factor in syntax.factors if factor.columns]
+    group = tuple(labels) if len(labels) > 1 else labels[0] if labels else None
+    of_factors = tuple(part.names for part in random)
+    return _Read(Table(values, names, group, True), fixed.names, of_factors, learnt)
 
 
 def _check_exposure(syntax: Syntax, total: np.ndarray) -> None:
@@ -301,14 +309,22 @@ def _check_exposure(syntax: Syntax, total: np.ndarray) -> None:
         )
 
 
-def _random_part(syntax: Syntax, matrices: list[Matrix]) -> Matrix:
-    """The columns of all group terms, of which several have one column each."""
-    fixed, terms = matrices[0], matrices[1:]
-    if EVERY_COLUMN in syntax.random:
-        terms = [fixed, *terms]
-    if not terms:
-        return fixed.columns([])
-    for text, matrix in zip(syntax.random, terms, strict=True):
+def _random_parts(syntax: Syntax, matrices: list[Matrix]) -> list[Matrix]:
+    """The columns with effects of every factor."""
+    fixed, evaluated = matrices[0], iter(matrices[1:])
+    return [
+        _random_part(
+            syntax,
+            factor,
+            [fixed if text == EVERY_COLUMN else next(evaluated) for text in factor.random],
+        )
+        for factor in syntax.factors
+    ]
+
+
+def _random_part(syntax: Syntax, factor: FactorSyntax, terms: list[Matrix]) -> Matrix:
+    """The columns of all terms of a factor, of which several have one column each."""
+    for text, matrix in zip(factor.random, terms, strict=True):
         if len(terms) > 1 and len(matrix.names) > 1:
             raise FormulaError.at(
                 syntax.text,
@@ -317,7 +333,7 @@ def _random_part(syntax: Syntax, matrices: list[Matrix]) -> Matrix:
                 "one column ('(1 | g) + (0 + x | g)'): write one term, '(1 + x | g)'.",
             )
     names = sum((matrix.names for matrix in terms), ())
-    place = f"({syntax.random[-1]}"
+    place = f"({factor.random[-1]}"
     if not names:
         raise FormulaError.at(
             syntax.text, place, "nothing varies; write '(1 | g)' or leave it out."
@@ -327,5 +343,7 @@ def _random_part(syntax: Syntax, matrices: list[Matrix]) -> Matrix:
     return Matrix(np.concatenate([matrix.values for matrix in terms], axis=1), names)
 
 
-def _labels(frame: pd.DataFrame, group: str) -> np.ndarray:
-    return read_labels(frame[group].to_numpy(), group)
+def _labels(frame: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:
+    """Labels of a factor; of several columns, those of each with ':' between them."""
+    labels = [read_labels(frame[name].to_numpy(), name) for name in columns]
+    return labels[0] if len(labels) == 1 else combined(labels, columns)

@@ -1,4 +1,4 @@
-"""The text of a formula, taken apart: response, fixed part, group term, offsets.
+"""The text of a formula, taken apart: response, fixed part, group terms, offsets.
 
     response ~ fixed + (random | group) + offset(expression) + exposure(expression)
 
@@ -7,7 +7,9 @@ The response may state what is known about every row: ``successes | trials(n)``,
 an offset of its logarithm.
 
 ``(random || group)``, and several terms of one column each for one group, make the effects
-independent. ``.`` as the random part stands for every column of the fixed part.
+independent. ``.`` as the random part stands for every column of the fixed part. A factor is a
+column, or ``a:b``, every combination of levels of two or more; ``(1 | a/b)`` is
+``(1 | a) + (1 | a:b)``.
 """
 
 import itertools
@@ -29,20 +31,52 @@ class Syntax(NamedTuple):
     text: str
     response: str
     fixed: str
-    random: tuple[str, ...]
-    """The left-hand side of every group term."""
-    group: str | None
-    independent: bool
-    """Whether the effects are said to be independent."""
+    factors: tuple["FactorSyntax", ...]
     offsets: tuple[str, ...]
     facts: tuple[tuple[str, str], ...] = ()
     """What is known about every row, by name: a number or an expression each."""
+
+    @property
+    def group(self) -> str | tuple[str, ...] | None:
+        """The name of the factor, names where there are several, None where there is none."""
+        names = tuple(factor.name for factor in self.factors)
+        return names if len(names) > 1 else names[0] if names else None
+
+    @property
+    def random(self) -> tuple[str, ...]:
+        """The left-hand side of every group term."""
+        return sum((factor.random for factor in self.factors), ())
+
+    @property
+    def group_columns(self) -> tuple[str, ...]:
+        """Columns of the data that say which rows belong together."""
+        return tuple(dict.fromkeys(name for factor in self.factors for name in factor.columns))
+
+    def ungrouped(self) -> "Syntax":
+        """The same columns of the model without those that say which rows belong together."""
+        return self._replace(factors=tuple(f._replace(columns=()) for f in self.factors))
+
+
+class FactorSyntax(NamedTuple):
+    """All group terms of one factor."""
+
+    columns: tuple[str, ...]
+    """Every combination of their levels is a level of the factor."""
+    random: tuple[str, ...]
+    """The left-hand side of every term."""
+    independent: bool
+    """Whether the effects are said to be independent."""
+
+    @property
+    def name(self) -> str:
+        """As in the formula."""
+        return ":".join(self.columns)
 
 
 class _GroupTerm(NamedTuple):
     text: str
     random: str
-    group: str
+    columns: tuple[str, ...]
     independent: bool
 
 
@@ -64,23 +98,20 @@ def parse(formula: str) -> Syntax:
     response, stated = _stated(formula, response)
     fixed, terms, offsets = "", [], []
     for sign, piece in _summands(right):
-        special = _group_term(formula, piece) or _offset(piece)
+        special = _group_terms(formula, piece) or _offset(piece)
         if special is None:
             fixed += f" {sign} {piece}"
         elif sign == "-":
             raise FormulaError.at(formula, piece, "it can only be added, not taken away.")
-        elif isinstance(special, _GroupTerm):
-            terms.append(special)
-        else:
+        elif isinstance(special, str):
             offsets.append(special)
-    _check_one_group(formula, terms)
+        else:
+            terms += special
     return Syntax(
         text=formula,
         response=_power(response),
         fixed=_power(fixed.strip().removeprefix("+").strip()) or "1",
-        random=tuple(_power(term.random) for term in terms),
-        group=terms[0].group if terms else None,
-        independent=len(terms) > 1 or any(term.independent for term in terms),
+        factors=_by_factor(formula, terms),
         offsets=tuple(map(_power, offsets)),
         facts=tuple((name, _power(text)) for name, text in stated),
     )
@@ -125,7 +156,8 @@ def _summands(text: str) -> Iterator[tuple[str, str]]:
             yield sign, piece
 
 
-def _group_term(formula: str, piece: str) -> _GroupTerm | None:
+def _group_terms(formula: str, piece: str) -> list[_GroupTerm] | None:
+    """One for every factor that the piece names."""
     bars = [(i, depth) for i, char, depth in _outside_quotes(piece) if char == "|"]
     if not bars:
         return None
@@ -139,9 +171,36 @@ def _group_term(formula: str, piece: str) -> _GroupTerm | None:
     random, group = piece[1:first].strip(), piece[last + 1 : -1].strip()
     if not random:
         raise FormulaError.at(formula, piece, "say what varies by group, for example '(1 | g)'.")
-    if not NAME.fullmatch(group):
-        raise FormulaError.at(formula, piece, _not_one_factor(group))
-    return _GroupTerm(piece, random, group.strip("`"), len(bars) == 2)
+    return [_GroupTerm(piece, random, f, len(bars) == 2) for f in _factors(formula, piece, group)]
+
+
+def _factors(formula: str, piece: str, group: str) -> list[tuple[str, ...]]:
+    """Columns of every factor: those of a, a:b and a:b:c of ``a/b/c``."""
+    found: list[tuple[str, ...]] = []
+    for part in _between(group, "/"):
+        names = _between(part, ":")
+        if not all(map(NAME.fullmatch, names)):
+            raise FormulaError.at(
+                formula,
+                piece,
+                "name the column of the groups after '|', as in '(1 | school)'; 'a:b' stands for "
+                "every combination of two columns and 'a/b' for 'a' and 'a:b'. Write one term for "
+                "every other factor, '(1 | a) + (1 | b)'.",
+            )
+        columns = (*(found[-1] if found else ()), *(name.strip("`") for name in names))
+        if len(set(columns)) < len(columns):
+            twice = next(name for name in columns if columns.count(name) > 1)
+            raise FormulaError.at(
+                formula, piece, f"{twice!r} is nested in itself: name every column once."
+            )
+        found.append(columns)
+    return found
+
+
+def _between(text: str, sign: str) -> list[str]:
+    """The pieces of a text that a sign separates."""
+    cuts = [i for i, char, depth in _outside_quotes(text) if char == sign and depth == 0]
+    return [text[a + 1 : b].strip() for a, b in itertools.pairwise([-1, *cuts, len(text)])]
 
 
 def _offset(piece: str) -> str | None:
@@ -161,14 +220,14 @@ def _called(piece: str, name: str) -> str | None:
 def _stated(formula: str, response: str) -> tuple[str, list[tuple[str, str]]]:
     """The response itself, and the facts that the left-hand side states about its rows."""
     if (inside := _called(response, "cbind")) is not None:
-        parts = _arguments(inside)
+        parts = _between(inside, ",")
         if len(parts) != 2:
             raise FormulaError.at(
                 formula, response, "give two columns, 'cbind(successes, failures)'."
             )
         return _quoted(parts[0]), [("trials", f"({parts[0]}) + ({parts[1]})")]
     if (inside := _called(response, "censored")) is not None:
-        parts = _arguments(inside)
+        parts = _between(inside, ",")
         if len(parts) not in (2, 3):
             raise FormulaError.at(
                 formula, response, "give 'censored(y, lower)' or 'censored(y, lower, upper)'."
@@ -185,11 +244,6 @@ def _stated(formula: str, response: str) -> tuple[str, list[tuple[str, str]]]:
     raise FormulaError.at(formula, response, "write 'successes | trials(n)' or 'y | weights(w)'.")
 
 
-def _arguments(text: str) -> list[str]:
-    commas = [i for i, char, depth in _outside_quotes(text) if char == "," and depth == 0]
-    return [text[a + 1 : b].strip() for a, b in itertools.pairwise([-1, *commas, len(text)])]
-
-
 def _quoted(text: str) -> str:
     """A name as it is, and a calculation so that its signs mean numbers."""
     return text if NAME.fullmatch(text) else f"{{{text}}}"
@@ -201,26 +255,23 @@ def _is_one_bracket(piece: str) -> bool:
     return piece.startswith("(") and closed[:1] == [len(piece) - 1]
 
 
-def _check_one_group(formula: str, terms: list[_GroupTerm]) -> None:
-    for term in terms[1:]:
-        if term.group != terms[0].group:
-            both = f"{terms[0].group} {term.group}"
-            raise FormulaError.at(formula, term.text, _not_one_factor(both))
-    if len(terms) > 1 and len({term.random for term in terms}) < len(terms):
-        raise FormulaError.at(
-            formula, terms[-1].text, "the same group term occurs twice; leave one out."
+def _by_factor(formula: str, terms: list[_GroupTerm]) -> tuple[FactorSyntax, ...]:
+    """Terms of the same factor together, in the order of their first one."""
+    found: dict[frozenset[str], list[_GroupTerm]] = {}
+    for term in terms:
+        same = found.setdefault(frozenset(term.columns), [])
+        if any(term.random == other.random for other in same):
+            raise FormulaError.at(
+                formula, term.text, "the same group term occurs twice; leave one out."
+            )
+        same.append(term)
+    return tuple(
+        FactorSyntax(
+            same[0].columns,
+            tuple(_power(term.random) for term in same),
+            len(same) > 1 or same[0].independent,
         )
-
-
-def _not_one_factor(group: str) -> str:
-    names = NAME.findall(group)
-    if not names:
-        return "name the column of the groups after '|', for example '(1 | school)'."
-    joined = " and ".join(names) if len(names) > 1 else names[0]
-    return (
-        f"one grouping factor is supported, not two or more yet ({joined}): keep the term of the "
-        "most important one and put the other among the fixed effects, or make one column of "
-        "both, for example data['a'].astype(str) + '/' + data['b'].astype(str)."
+        for same in found.values()
     )
 
 

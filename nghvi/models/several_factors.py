@@ -257,9 +257,14 @@ class SeveralFactors(MixedModel):
     ) -> Effects:
         """``sign``: of the draw's deviation from the mean; a pair of both has no error there."""
         conditional = self.joint_conditional(params, data)
-        return self._coloured(schur.sample(key, conditional, data.plan, sign), params, data)
+        return self.coloured(schur.sample(key, conditional, data.plan, sign), params, data)
 
-    def _coloured(
+    def draws_for(self, data: CrossedStatistics) -> bool:
+        """Whether predictions draw effects, since the covariances of all levels are too many."""
+        first, *others = data.plan.columns
+        return max(first, sum(others)) * sum(others) > LARGEST_COVARIANCE
+
+    def coloured(
         self, whitened: tuple[Array, ...], params: MixedParams, data: CrossedStatistics
     ) -> Effects:
         """From the order of elimination and N(0, I) to that of the factors and their units."""
@@ -268,12 +273,12 @@ class SeveralFactors(MixedModel):
         return tuple(conjugate.colour(u, root) for u, root in zip(given, lower, strict=True))
 
     def moments_by_factor(
-        self, key: Key, params: MixedParams, data: CrossedStatistics
+        self, params: MixedParams, data: CrossedStatistics
     ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
         """Conditional mean and covariance of the effects of every factor."""
         system = self.system(params, data)
         conditional = schur.condition(schur.reduce(system, data.plan))
-        means = self._coloured(schur.mean(conditional, data.plan), params, data)
+        means = self.coloured(schur.mean(conditional, data.plan), params, data)
         covariances = data.in_given_order(schur.level_covariances(system, data.plan))
         halves = map(small.inverse_lower, self.precision_factors(params))
         return tuple(

@@ -136,7 +136,12 @@ def caterpillar(
     effect = effects[0] if effect is None else effect
     if effect not in effects:
         raise DataError(f"effect={effect!r}: the model has {', '.join(map(repr, effects))}.")
-    return draw_caterpillar(estimator.group_effects(), effect, axes_or_new(ax), most)
+    name, factor = effect, None
+    if estimator.posterior_.names.factors:
+        name, _, factor = effect.rpartition(" | ")
+    ax = draw_caterpillar(estimator.group_effects(factor), name, axes_or_new(ax), most)
+    ax.set_title(f"Group effects: {effect}")
+    return ax
 
 
 def draw_caterpillar(table: pd.DataFrame, effect: str, ax: Axes, most: int = 200) -> Axes:

@@ -41,16 +41,22 @@ def to_datatree(
     if observed is not None:
         groups |= _rows(posterior, theta, effects, observed, seed)
     content = {name: {k: v[None] for k, v in group.items()} for name, group in groups.items()}
-    coords = {
-        "feature": list(names.features),
-        "effect": list(names.effects),
-        "effect_other": list(names.effects),
-        "group": list(names.groups),
-    }
+    coords: dict[str, list] = {"feature": list(names.features)}
+    dims = dict(DIMS)
+    if names.factors:
+        for factor in names.factors:
+            own, other = f"{factor.name}_effect", f"{factor.name}_effect_other"
+            coords |= {factor.name: list(factor.levels), own: list(factor.effects)}
+            coords[other] = list(factor.effects)
+            dims |= {f"effects[{factor.name}]": [factor.name, own]}
+            dims |= {f"effects_cov[{factor.name}]": [own, other]}
+    else:
+        coords |= {"effect": list(names.effects), "effect_other": list(names.effects)}
+        coords["group"] = list(names.groups)
     if observed is not None:
         content["observed_data"] = {"y": posterior.scaling.raw_response(observed.y)}
         coords["row"] = list(range(len(observed.y)))
-    tree = from_dict(content, coords=coords, dims=DIMS)
+    tree = from_dict(content, coords=coords, dims=dims)
     inference = posterior.inference
     tree["posterior"].attrs.update(
         inference_library="nghvi",
@@ -82,7 +88,7 @@ def _log_density(q: Variational, theta: Array) -> Array:
 def _rows(
     posterior: MixedPosterior,
     theta: np.ndarray,
-    effects: np.ndarray,
+    effects: Any,
     observed: Observed,
     seed: int,
 ) -> dict[str, dict[str, np.ndarray]]:

@@ -5,22 +5,36 @@ conditional. For a linear model everything is mapped back to raw columns; a netw
 standardised inputs and only the response is mapped back.
 """
 
-from typing import NamedTuple, cast
+import itertools
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from scipy.linalg import block_diag
 
 from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
 from nghvi._typing import Data
+from nghvi.data.factors import CrossedStatistics
 from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StreamedRows
 from nghvi.infer import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity
+from nghvi.posterior import by_factor
+
+
+class GroupingFactor(NamedTuple):
+    """Names of what one of several grouping factors has."""
+
+    name: str
+    effects: tuple[str, ...]
+    levels: np.ndarray
 
 
 class Named(NamedTuple):
@@ -28,7 +42,38 @@ class Named(NamedTuple):
 
     features: tuple[str, ...]
     effects: tuple[str, ...]
+    """Of several factors all, as ``intercept | month``."""
     groups: np.ndarray
+    """Empty where there are several factors, which have their own."""
+    factors: tuple[GroupingFactor, ...] = ()
+
+    @staticmethod
+    def of_factors(
+        features: tuple[str, ...], effects: list[tuple[str, ...]], levels: Mapping[str, np.ndarray]
+    ) -> "Named":
+        """With several factors, ``levels`` by name in their order."""
+        each = zip(levels.items(), effects, strict=True)
+        factors = tuple(GroupingFactor(name, own, labels) for (name, labels), own in each)
+        flat = tuple(f"{effect} | {f.name}" for f in factors for effect in f.effects)
+        return Named(features, flat, np.array([]), factors)
+
+    @property
+    def blocks(self) -> list[slice]:
+        """Where the effects of every factor stand among all; all of them where there is one."""
+        sizes = [len(factor.effects) for factor in self.factors] or [len(self.effects)]
+        return [slice(a, b) for a, b in itertools.pairwise((0, *itertools.accumulate(sizes)))]
+
+    @property
+    def correlations(self) -> dict[str, tuple[int, int]]:
+        """Every two effects of a factor, by the name of their correlation."""
+        found = {}
+        for f, block in enumerate(self.blocks):
+            own = self.factors[f].effects if self.factors else self.effects
+            for j in range(block.start, block.stop):
+                for i in range(block.start, j):
+                    first = own[i - block.start]
+                    found[f"effects_corr[{first},{self.effects[j]}]"] = (i, j)
+        return found
 
 
 class MixedPosterior(NamedTuple):
@@ -60,10 +105,8 @@ class MixedPosterior(NamedTuple):
         q, random = len(self.names.features), self.model.random
         if not isinstance(self.model.trunk, Identity):
             return self.scaling.y_scale * np.eye(q), self.scaling.y_scale * np.eye(len(random))
-        return (
-            self.scaling.back(tuple(range(q))),
-            self.scaling.back(random),
-        )
+        own = [self.scaling.back(random[block]) for block in self.names.blocks]
+        return self.scaling.back(tuple(range(q))), block_diag(*own)
 
     def check(self) -> None:
         """Raise an error if the parts do not fit together, as those of an altered file may not.
@@ -80,7 +123,11 @@ class MixedPosterior(NamedTuple):
             raise DataError("draws, weights and the family differ in size.")
         if len(names.effects) != len(self.model.random):
             raise DataError("effects have other names than columns.")
-        if names.effects and len(names.groups) != sum(part.num_groups for part in self.parts):
+        if names.factors:
+            labels = [len(factor.levels) for factor in names.factors]
+            if labels != [factor.num_groups for factor in self.data.factors]:
+                raise DataError("there are other levels than labels.")
+        elif names.effects and len(names.groups) != sum(part.num_groups for part in self.parts):
             raise DataError("there are other groups than labels.")
         key, theta = jax.random.split(jax.random.key(0), 1), jax.device_put(pool.theta[:1])
         params = eqx.filter_eval_shape(unravel_draws, self.model, self.data, theta)
@@ -89,7 +136,7 @@ class MixedPosterior(NamedTuple):
         eqx.filter_eval_shape(_precision_factors, self.model, params)
         to_raw = jax.device_put(self.maps()[1])
         for part in self.parts:
-            if names.effects and not isinstance(part, StreamedRows):
+            if names.effects and not isinstance(part, StreamedRows | CrossedStatistics):
                 eqx.filter_eval_shape(_average_moments, self.model, part, key, theta, to_raw)
 
     def features_are_constant(self) -> bool:
@@ -127,8 +174,11 @@ class MixedPosterior(NamedTuple):
             "effects_cov": root @ root.transpose(0, 2, 1),
         }
 
-    def joint(self, number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Joint draws of theta, (S, m), and the effects, (S, K, r), on the fitted scale."""
+    def joint(self, number: int, seed: int) -> tuple[np.ndarray, Any]:
+        """Joint draws of theta, (S, m), and the effects, (S, K, r), on the fitted scale.
+
+        Of several factors a tuple of such draws.
+        """
         if isinstance(self.data, StreamedRows):
             raise DataError(
                 f"draws of the effects of {self.data.num_groups} groups on disk do not fit into "
@@ -137,14 +187,22 @@ class MixedPosterior(NamedTuple):
         theta = self.inference.pool.resample(number, np.random.default_rng(seed))
         keys = jax.random.split(jax.random.key(seed), (len(self.parts), number))
         effects = [
-            np.asarray(_draw_effects(self.model, part, key, jax.device_put(theta)))
+            jax.tree.map(np.asarray, _draw_effects(self.model, part, key, jax.device_put(theta)))
             for part, key in zip(self.parts, keys, strict=True)
         ]
-        return theta, np.concatenate(effects, axis=1)
+        return theta, effects[0] if self.names.factors else np.concatenate(effects, axis=1)
 
-    def at(self, theta: np.ndarray, effects: np.ndarray) -> dict[str, np.ndarray]:
-        """Globals and effects of joint draws on the raw scale."""
-        return {**self.globals_at(theta), "effects": effects @ self.maps()[1].T}
+    def at(self, theta: np.ndarray, effects: Any) -> dict[str, np.ndarray]:
+        """Globals and effects of joint draws on the raw scale; ``effects[month]`` of a factor."""
+        found, to_raw = self.globals_at(theta), self.maps()[1]
+        if not self.names.factors:
+            return {**found, "effects": effects @ to_raw.T}
+        covariance = found.pop("effects_cov")
+        parts = zip(self.names.factors, self.names.blocks, effects, strict=True)
+        for factor, block, own in parts:
+            found[f"effects_cov[{factor.name}]"] = covariance[:, block, block]
+            found[f"effects[{factor.name}]"] = own @ to_raw[block, block].T
+        return found
 
     def draws(self, number: int, seed: int) -> dict[str, np.ndarray]:
         """Joint draws of globals and effects, raw scale."""
@@ -169,6 +227,19 @@ class MixedPosterior(NamedTuple):
 
         mean, square = (np.concatenate(a) for a in zip(*map(average, self.parts), strict=True))
         return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
+
+    def factor_moments(self, most: int = 2000) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The same of every one of several factors."""
+        number = min(most, self._affordable())
+        theta = self.inference.pool.resample(number, np.random.default_rng(0))
+        to_raw = self.maps()[1]
+        maps = tuple(jax.device_put(to_raw[block, block]) for block in self.names.blocks)
+        params = unravel_draws(self.model, self.data, theta)
+        found = eqx.filter_jit(by_factor.average_moments)(
+            cast(SeveralFactors, self.model), self.data, params, maps
+        )
+        moments = [(np.asarray(mean), np.asarray(square)) for mean, square in found]
+        return [(mean, np.sqrt(np.maximum(square - mean**2, 0.0))) for mean, square in moments]
 
     def _affordable(self) -> int:
         size = sum(self.model.evaluation_size(part) for part in self.parts)
@@ -201,11 +272,12 @@ def params_at(model: MixedModel, data: Data, theta: Array) -> MixedParams:
 
 
 @eqx.filter_jit
-def _draw_effects(model: MixedModel, data: Data, keys: Array, theta: Array) -> Array:
-    def one(draw: tuple[Array, Array]) -> Array:
-        return data.in_original_order(
-            model.draw_effects(draw[0], params_at(model, data, draw[1]), data)
-        )
+def _draw_effects(model: MixedModel, data: Data, keys: Array, theta: Array) -> Any:
+    def one(draw: tuple[Array, Array]) -> Any:
+        params = params_at(model, data, draw[1])
+        if isinstance(model, SeveralFactors):
+            return by_factor.drawn(model, data, draw[0], params)
+        return data.in_original_order(model.draw_effects(draw[0], params, data))
 
     return jax.lax.map(one, (keys, theta))
 

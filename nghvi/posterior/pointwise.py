@@ -17,6 +17,8 @@ from jaxtyping import Array, Float
 from nghvi._core.response import Response
 from nghvi._typing import Data, Key
 from nghvi.models.mixed import MixedModel
+from nghvi.models.several_factors import SeveralFactors
+from nghvi.posterior import by_factor
 from nghvi.posterior.mixed import MixedPosterior, params_at
 from nghvi.posterior.request import padded
 
@@ -77,13 +79,13 @@ def by_rows(
     posterior: MixedPosterior,
     value: Value,
     theta: Float[np.ndarray, "s m"],
-    effects: Float[np.ndarray, "s k r"],
+    effects: Any,
     observed: Observed,
     seed: int = 0,
 ) -> Iterator[Any]:
     """A value (or several) of every draw and row, shape (draws, rows), some rows at a time."""
     size = max(1, int(NUMBERS_AT_ONCE // len(theta)))
-    draws = jnp.asarray(theta), jnp.asarray(effects)
+    draws = jnp.asarray(theta), jax.tree.map(jnp.asarray, effects)
     for i, (piece, number) in enumerate(observed.pieces(size)):
         key = jax.random.fold_in(jax.random.key(seed), i)
         rows = Observed(*map(jnp.asarray, piece))
@@ -97,14 +99,16 @@ def _by_rows(
     model: MixedModel,
     data: Data,
     key: Key,
-    draws: tuple[Array, Array],
+    draws: tuple[Array, Any],
     rows: Observed,
 ) -> Any:
-    def one(draw: tuple[Key, Array, Array]) -> Any:
+    def one(draw: tuple[Key, Array, Any]) -> Any:
         params = params_at(model, data, draw[1])
         h = model.features(params, rows.x)
         eta = h @ model.all_coef(params)
-        if model.num_effects:
+        if isinstance(model, SeveralFactors):
+            eta = eta + by_factor.at_rows(model, model.design(h), draw[2], rows.codes)
+        elif model.num_effects:
             eta = eta + jnp.sum(model.design(h) * draw[2][rows.codes], axis=1)
         return value(model.response_at(rows.x), draw[0], rows.y, eta, model.dispersion(params))
 

@@ -26,6 +26,8 @@ from nghvi._typing import Data, Key
 from nghvi.latents import conjugate
 from nghvi.latents.rows import whiten_design
 from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.several_factors import SeveralFactors
+from nghvi.posterior import by_factor
 from nghvi.posterior.mixed import MixedPosterior, params_at
 from nghvi.posterior.request import Draw, Inputs, Request, filled, held, inputs_once, padded
 
@@ -101,11 +103,15 @@ def _joint_draws(
 ) -> Float[np.ndarray, "s n"]:
     n = len(request.x)
     posterior, request = held(posterior, request)
-    inputs = Inputs.of(posterior, request.rows(0, n))
+    inputs = Inputs.of(posterior, request.rows(0, n), averaged=False)
     # One more than the codes ask for at most, rounded: effects of groups never seen.
-    num_known = sum(part.num_groups for part in posterior.parts)
-    new = padded(int(request.codes.max(initial=0)) + 1 - num_known + 1)
-    return np.asarray(_draw(inputs, request.effects, max(new, 1), noise))[:, :n]
+    if factors := posterior.names.factors:
+        beyond = request.codes.max(axis=0, initial=0) + 2 - [len(f.levels) for f in factors]
+        number = tuple(max(padded(int(each)), 1) for each in beyond)
+    else:
+        num_known = sum(part.num_groups for part in posterior.parts)
+        number = (max(padded(int(request.codes.max(initial=0)) + 1 - num_known + 1), 1),)
+    return np.asarray(_draw(inputs, request.effects, number, noise))[:, :n]
 
 
 @eqx.filter_jit
@@ -247,7 +253,9 @@ def _point(
 
 
 @eqx.filter_jit
-def _draw(inputs: Inputs, effects: bool, num_new: int, noise: bool) -> Float[Array, "s n"]:
+def _draw(
+    inputs: Inputs, effects: bool, num_new: tuple[int, ...], noise: bool
+) -> Float[Array, "s n"]:
     """Responses, or without noise their means, for every draw of theta and the effects."""
     model = inputs.model
     response = model.response_at(inputs.x)
@@ -257,8 +265,12 @@ def _draw(inputs: Inputs, effects: bool, num_new: int, noise: bool) -> Float[Arr
         key_effects, key_new, key_noise = jax.random.split(draw[0], 3)
         h = model.features(params, inputs.x)
         eta = h @ model.all_coef(params)
-        if effects and model.num_effects:
-            new = _population(model, params, key_new, num_new)
+        if effects and isinstance(model, SeveralFactors):
+            known = by_factor.drawn(model, inputs.parts[0], key_effects, params)
+            tables = by_factor.with_new(model, known, params, key_new, num_new)
+            eta = eta + by_factor.at_rows(model, model.design(h), tables, inputs.codes)
+        elif effects and model.num_effects:
+            new = _population(model, params, key_new, num_new[0])
             table = jnp.concatenate([_drawn(model, inputs.parts, key_effects, params), new])
             eta = eta + jnp.sum(model.design(h) * table[inputs.codes], axis=1)
         if not noise:
@@ -279,6 +291,11 @@ def _predictor(
     fixed, design = h @ model.all_coef(params), model.design(h)
     if not effects or model.num_effects == 0:
         return fixed, jnp.zeros_like(fixed), model.dispersion(params)
+    if isinstance(model, SeveralFactors):
+        mean, variance = by_factor.predictor(
+            model, parts[0], (key, params, standard), design, codes
+        )
+        return fixed + mean, variance, model.dispersion(params)
     white = whiten_design(design, model.precision_factor(params))
     population = jnp.sum(white**2, axis=1)
     num_known = sum(part.num_groups for part in parts)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from nghvi.models.mixed import MixedParams
+from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity
 from nghvi.posterior.mixed import MixedPosterior, params_at
 
@@ -31,16 +32,19 @@ def quantiles_of(values: np.ndarray) -> dict[str, float]:
 
 def stated_priors(posterior: MixedPosterior) -> dict[str, str]:
     """The prior of every reported parameter in words, by its name."""
-    model, (features, effects, _) = posterior.model, posterior.names
+    model, (features, effects, *_) = posterior.model, posterior.names
     sds = np.broadcast_to(np.asarray(model.priors.coef_sd, float), len(features))
     said = {name: f"N(0, {sd:.4g}^2)" for name, sd in zip(features, sds, strict=True)}
     if model.response.takes_intercept:  # which is reported by the response
         said.pop(features[0])
     said |= model.response.stated_priors(model.priors)
     for i, name in enumerate(effects):
-        said[f"effects_sd[{name}]"] = model.priors.effects.stated(i)
-        for j in range(i):
-            said[f"effects_corr[{effects[j]},{name}]"] = model.priors.effects.stated(None)
+        said[f"effects_sd[{name}]"] = model.effects_prior.stated(i)
+    own = model.parts if isinstance(model, SeveralFactors) else (model.effects_prior,)
+    pairs = zip(own, posterior.names.blocks, strict=True)
+    prior_of = [prior for prior, block in pairs for _ in effects[block]]
+    for name, (i, _) in posterior.names.correlations.items():
+        said[name] = prior_of[i].stated(None)
     return said
 
 

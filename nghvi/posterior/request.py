@@ -12,6 +12,7 @@ from nghvi._typing import Data, Key
 from nghvi.data.panel import distinct_rows
 from nghvi.data.streamed import StreamedRows
 from nghvi.models.mixed import MixedModel
+from nghvi.models.several_factors import SeveralFactors
 from nghvi.posterior.mixed import MixedPosterior
 
 
@@ -19,8 +20,11 @@ class Request(NamedTuple):
     """Rows to predict, on the fitted scale."""
 
     x: Float[np.ndarray, "n d"]
-    codes: Int[np.ndarray, " n"]
-    """Position of the row's group among the known ones; beyond them, one number an unseen group."""
+    codes: Int[np.ndarray, "n *f"]
+    """Position of the row's group among the known ones; beyond them, one number per unseen group.
+
+    A column per factor where there are several.
+    """
     effects: bool
     """Whether to predict with effects at all."""
     draws: int
@@ -31,7 +35,8 @@ class Request(NamedTuple):
         x, codes = self.x[start:stop], self.codes[start:stop]
         more = padded(len(x)) - len(x)
         filled = np.concatenate([x, np.repeat(x[:1], more, axis=0)])
-        return self._replace(x=filled, codes=np.concatenate([codes, np.repeat(codes[:1], more)]))
+        repeated = np.concatenate([codes, np.repeat(codes[:1], more, axis=0)])
+        return self._replace(x=filled, codes=repeated)
 
     def distinct(self) -> tuple["Request", Int[np.ndarray, " n"]]:
         """The rows that differ in inputs or group, and which of them each row is."""
@@ -69,15 +74,18 @@ class Inputs(NamedTuple):
     standard: Float[Array, " s"]
     """One standard normal per draw, stratified: an unseen group's effect, in units of its sd."""
     x: Float[Array, "n d"]
-    codes: Int[Array, " n"]
+    codes: Int[Array, "n *f"]
 
     @staticmethod
-    def of(posterior: MixedPosterior, request: Request) -> "Inputs":
-        """Draws of theta for a request."""
+    def of(posterior: MixedPosterior, request: Request, *, averaged: bool = True) -> "Inputs":
+        """Draws of theta for a request; ``averaged``: no more than their mixture is wanted."""
         rng = np.random.default_rng(request.seed)
         theta = posterior.inference.pool.resample(request.draws, rng)
         keys = jax.random.split(jax.random.key(request.seed), request.draws)
         standard = ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
+        model = posterior.model
+        if averaged and isinstance(model, SeveralFactors) and model.draws_for(posterior.data):
+            theta, keys, standard = _in_pairs(theta, keys, standard)
         arrays = (jax.device_put(a) for a in (theta, standard, request.x, request.codes))
         return Inputs(posterior.model, posterior.parts, keys, *arrays)
 
@@ -85,6 +93,13 @@ class Inputs(NamedTuple):
     def draws(self) -> "Draw":
         """What to map over."""
         return self.keys, self.theta, self.standard
+
+
+def _in_pairs(theta: np.ndarray, keys: Key, standard: np.ndarray) -> tuple:
+    """Every second draw is the opposite of the one before: what is drawn has the right mean."""
+    first = 2 * (np.arange(len(theta)) // 2)
+    sign = np.where(np.arange(len(theta)) % 2, -1.0, 1.0)
+    return theta[first], keys[first], np.abs(standard[first]) * sign
 
 
 def inputs_once(

@@ -71,7 +71,7 @@ def fitted(subject: Subject) -> Html:
     ]
     if effects:
         pairs += [
-            ("Groups", f"{len(estimator.groups_):,} of {_group_name(estimator)}"),
+            ("Groups", _groups(estimator)),
             ("Coefficients that vary by group", _listed(list(effects))),
         ]
     if posterior.model.response.classes:
@@ -87,8 +87,13 @@ def _code(content: str) -> Html:
     return element("pre", element("code", content))
 
 
-def _group_name(estimator: Any) -> str:
-    return estimator.group_ if isinstance(estimator.group_, str) else f"column {estimator.group_}"
+def _groups(estimator: Any) -> str:
+    if isinstance(estimator.groups_, dict):
+        each = [f"{len(levels):,} of {name}" for name, levels in estimator.groups_.items()]
+        return ", ".join(each)
+    named = isinstance(estimator.group_, str)
+    name = estimator.group_ if named else f"column {estimator.group_}"
+    return f"{len(estimator.groups_):,} of {name}"
 
 
 def _listed(names: list[str], most: int = 12) -> str:
@@ -324,12 +329,20 @@ def groups(subject: Subject) -> Html | None:
     if not words.is_linear(estimator):
         said += " The intercept is the response where all learnt features are zero."
     shown = effects[:MOST_EFFECTS] if words.is_linear(estimator) else effects[:1]
-    found = estimator.group_effects()
+    factors = estimator.posterior_.names.factors
+    found = {f.name: estimator.group_effects(f.name) for f in factors} or estimator.group_effects()
+
+    def draw(ax: Any, effect: str) -> None:
+        name, _, factor = effect.rpartition(" | ") if factors else (effect, "", "")
+        draw_caterpillar(found[factor] if factors else found, name, ax).set_title(
+            f"Group effects: {effect}"
+        )
+
     pictures = [
         picture
         for effect in shown
         for picture in subject.gallery.picture(
-            lambda ax, effect=effect: draw_caterpillar(found, effect, ax), "", size=TALL
+            lambda ax, effect=effect: draw(ax, effect), "", size=TALL
         )
     ]
     return section("Groups", paragraph(said), element("div", *pictures, class_="figures"))

@@ -33,6 +33,8 @@ from nghvi._core.variational import RemainingError
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.cells import CellRows
+from nghvi.data.elimination import Cells, Elimination, Step, Update
+from nghvi.data.factors import CrossedStatistics
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StreamedRows
@@ -43,8 +45,9 @@ from nghvi.infer import Inference
 from nghvi.methods import NaturalGradient, OrdinaryGradient
 from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel
+from nghvi.models.several_factors import SeveralFactors, Spread
 from nghvi.networks import Identity, Perceptron, Skip
-from nghvi.posterior.mixed import MixedPosterior, Named
+from nghvi.posterior.mixed import GroupingFactor, MixedPosterior, Named
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Ended, Position, Run
@@ -260,9 +263,10 @@ def _origin(cls: type) -> str:
 
 
 for _class in (
-    *(MixedPosterior, Named, Scaling, Inference, Run, Verdict, Status, Cause, Pool),
+    *(MixedPosterior, Named, GroupingFactor, Scaling, Inference, Run, Verdict, Status, Cause, Pool),
     *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
     *(MixedModel, LinearStart, Identity, Perceptron, Skip),
+    *(CrossedStatistics, Elimination, Step, Update, Cells, SeveralFactors, Spread),
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState, NaturalState),
     # Where an interrupted run's optimiser is; if optax changes them, such a run has to start again.
     *(optax.ScaleByAdamState, optax.ScaleByAdaDeltaState, optax.EmaState, optax.EmptyState),

@@ -1,0 +1,143 @@
+"""Several grouping factors in an estimator: what is chosen, what is refused, what is suspicious."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from nghvi._core.errors import warn
+from nghvi._core.response import Response
+from nghvi.data.elimination import Pattern
+from nghvi.data.frame import Column, DataError, Group
+
+MOST_SHOWN = 3
+"""Parts of a design, or levels of a part, that a warning names."""
+
+
+class Term(NamedTuple):
+    """The effects of one of several factors."""
+
+    group: str
+    random: Any
+    """As in a setting: "auto", "intercept", "all" or names of features."""
+    covariance: str
+
+
+def chosen_group(group: Any) -> Group:
+    """The setting: a column, or several of them; one in a list is itself."""
+    if not isinstance(group, list | tuple):
+        return group
+    columns: tuple[Column, ...] = tuple(group)
+    if not columns:
+        raise DataError("group=[]: name a column, or several, or give group=None for no groups.")
+    twice = next((column for column in columns if columns.count(column) > 1), None)
+    if twice is not None:
+        raise DataError(f"group={list(group)!r} names {twice!r} twice: name every factor once.")
+    return columns[0] if len(columns) == 1 else columns
+
+
+def terms_of(settings: Any, group: Group) -> tuple[Term, ...]:
+    """From settings without a formula; empty unless there are several factors."""
+    if not isinstance(group, tuple):
+        return ()
+    return tuple(
+        Term(str(name), random_of(settings.random, group, name), settings.covariance)
+        for name in group
+    )
+
+
+def random_of(random: Any, group: Group, factor: Column | None) -> Any:
+    """The setting ``random`` of one factor: given under its name, or the same for all."""
+    if not isinstance(random, Mapping):
+        return random
+    known = [str(each) for each in (group if isinstance(group, tuple) else (group,))]
+    unknown = [key for key in random if str(key) not in known]
+    if unknown:
+        raise DataError(
+            f"random={dict(random)!r}: {unknown[0]!r} is not among the grouping factors, which are "
+            f"{', '.join(map(repr, known))}."
+        )
+    return {str(key): value for key, value in random.items()}.get(str(factor), "auto")
+
+
+def check_supported(settings: Any, terms: tuple[Term, ...], deep: bool, response: Response) -> None:
+    """Refuse up front what several factors do not go with."""
+    if not terms:
+        return
+    factors = " and ".join(repr(term.group) for term in terms)
+    if deep:
+        raise DataError(
+            f"hidden layers with several grouping factors ({factors}) are not supported yet: keep "
+            "one factor, or leave hidden (and trunk) out."
+        )
+    if not response.conjugate:
+        raise DataError(
+            f"response={response.name!r} with several grouping factors ({factors}) is not "
+            "supported yet: they need response='gaussian'; otherwise keep the most important "
+            "factor and put the others among the fixed effects, for example C(month)."
+        )
+    given = {"method": "auto", "batch_groups": None, "devices": None}
+    for name, usual in given.items():
+        value = getattr(settings, name)
+        if value != usual and not (name == "batch_groups" and value == "auto"):
+            raise DataError(
+                f"{name}={value!r} with several grouping factors ({factors}) is not supported: "
+                f"leave {name} out, or keep one factor."
+            )
+
+
+def check_design(
+    codes: np.ndarray, terms: tuple[Term, ...], random: tuple[tuple[int, ...], ...], groups: Mapping
+) -> None:
+    """Complain of factors that cannot be told apart, and point at designs that hardly were meant.
+
+    ``codes``: the level of every row; ``random``: columns with effects of every factor.
+    """
+    levels = [len(groups[term.group]) for term in terms]
+    for f, term in enumerate(terms):
+        if levels[f] == len(codes):
+            warn(
+                f"group column {term.group!r}: every row is its own group, so its effects and "
+                "noise cannot be told apart: some parameters are determined by the prior alone."
+            )
+        for g in range(f):
+            _check_pair(codes[:, g], codes[:, f], (terms[g], term), groups)
+            same = set(random[f]) & set(random[g])
+            cells = len(Pattern.of(codes[:, f], codes[:, g], levels[g]).keys)
+            if same and levels[f] == levels[g] == cells:
+                raise DataError(
+                    f"the factors {terms[g].group!r} and {term.group!r} divide the rows in the "
+                    "same way, so their effects cannot be told apart: leave one of them out."
+                )
+
+
+def _check_pair(
+    first: np.ndarray, second: np.ndarray, terms: tuple[Term, Term], groups: Mapping
+) -> None:
+    """Warn of two crossed factors whose levels fall into parts that never meet."""
+    names = [term.group for term in terms]
+    sizes = [len(groups[name]) for name in names]
+    meeting = coo_array((np.ones(len(first)), (first, sizes[0] + second)), shape=(sum(sizes),) * 2)
+    number, part = connected_components(meeting, directed=False)
+    if number == 1 or number >= min(sizes):  # connected, or one nested in the other
+        return
+    shown = []
+    for each in range(min(number, MOST_SHOWN)):
+        one, other = (
+            _listed(groups[name][inside == each])
+            for name, inside in zip(names, np.split(part, [sizes[0]]), strict=True)
+        )
+        shown.append(f"{names[0]} {one} with {names[1]} {other}")
+    more = f"; and {number - MOST_SHOWN} more" if number > MOST_SHOWN else ""
+    warn(
+        f"levels of {names[0]!r} and {names[1]!r} fall into {number} parts that never meet "
+        f"({'; '.join(shown)}{more}): differences between parts are shared out among the factors "
+        "by their variances alone."
+    )
+
+
+def _listed(labels: np.ndarray) -> str:
+    more = ", ..." if len(labels) > MOST_SHOWN else ""
+    return ", ".join(map(str, labels[:MOST_SHOWN])) + more

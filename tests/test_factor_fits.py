@@ -1,0 +1,273 @@
+"""Several grouping factors through formulas, estimators, files and the command line."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import nghvi
+from nghvi import interpret, plots
+from nghvi._core.errors import DataWarning
+from nghvi.cli import main
+from nghvi.estimators.factors import Term, check_design
+
+FORMULA = "y ~ x + (1 + x | firm) + (1 | month)"
+
+
+def panel(seed=0):
+    rng = np.random.default_rng(seed)
+    firm, month = (each.ravel() for each in np.meshgrid(range(15), range(8)))
+    x = 1 + rng.standard_normal(120)
+    effects = rng.standard_normal((15, 2)) * [1.0, 0.4]
+    y = 2 + 0.5 * x + effects[firm, 0] + effects[firm, 1] * x
+    y += 0.7 * rng.standard_normal(8)[month] + 0.3 * rng.standard_normal(120)
+    return pd.DataFrame({"y": y, "x": x, "firm": firm + 100, "month": [f"m{k}" for k in month]})
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return panel()
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    return nghvi.mixed(FORMULA, rows)
+
+
+@pytest.fixture(scope="module")
+def intercepts(rows):
+    return nghvi.mixed("y ~ 1 + (1 | firm) + (1 | month)", rows)
+
+
+def test_summary_names_sds_and_correlations_by_factor(fitted):
+    assert fitted.status_ == "converged"
+    assert list(fitted.summary().index) == [
+        *("intercept", "x", "noise_var"),
+        *("effects_sd[intercept | firm]", "effects_sd[x | firm]", "effects_sd[intercept | month]"),
+        "effects_corr[intercept,x | firm]",
+    ]
+    assert list(fitted.prior_summary().index) == list(fitted.summary().index)
+    covariances = fitted.effects_covariance()
+    assert ("intercept | firm", "x | firm") in covariances.index
+    assert len(covariances) == 4
+    assert list(fitted.groups_) == ["firm", "month"]
+    assert fitted.group_ == ("firm", "month")
+
+
+def dense_prediction(estimator, rows, new, draws=200):
+    """Means and sds of new rows with known levels by solving with all rows, theta by theta."""
+    drawn = estimator.posterior_draws(draws, 3)
+    both = pd.concat([rows, new], ignore_index=True)
+    z = np.column_stack([np.ones(len(both)), both["x"]])
+    firm, month = (
+        both[name].to_numpy()[:, None] == both[name].to_numpy() for name in ("firm", "month")
+    )
+    n, means, squares = len(rows), [], []
+    for s in range(draws):
+        total = firm * (z @ drawn["effects_cov[firm]"][s] @ z.T)
+        total += month * drawn["effects_cov[month]"][s, 0, 0]
+        fixed, noise = z @ drawn["coef"][s], drawn["noise_var"][s]
+        gain = np.linalg.solve(total[:n, :n] + noise * np.eye(n), total[:n, n:])
+        means.append(fixed[n:] + gain.T @ (rows["y"].to_numpy() - fixed[:n]))
+        squares.append(np.diagonal(total[n:, n:] - total[n:, :n] @ gain) + noise)
+    return np.mean(means, 0), np.sqrt(np.mean(squares, 0) + np.var(means, 0))
+
+
+def test_predictions_of_known_and_new_levels_are_those_of_all_rows(fitted, rows):
+    new = pd.DataFrame(
+        {
+            "x": [0.0, 2.0, 1.0, 1.0],
+            "firm": [100, 105, 999, 998],
+            "month": ["m1", "later", "m2", "later"],
+        }
+    )
+    mean, sd = fitted.predict(new, return_std=True, draws=400)
+    expected, spread = dense_prediction(fitted, rows, new)
+    assert np.all(np.abs(mean - expected) < 0.1 * spread)
+    np.testing.assert_allclose(sd, spread, rtol=0.1)
+    lower, upper = fitted.predict_interval(new)
+    assert np.all((lower < mean) & (mean < upper))
+    drawn = fitted.sample_predictive(new, draws=2000)
+    np.testing.assert_allclose(drawn.std(axis=0), spread, rtol=0.15)
+    # Rows that share a new month share its effect.
+    assert np.corrcoef(drawn[:, 1], drawn[:, 3])[0, 1] > 0.1
+    zero = fitted.predict(new[["x"]], which="zero")
+    np.testing.assert_allclose(zero, fitted.predict(new, which="population"), atol=1e-9)
+
+
+def test_effects_drawn_in_pairs_predict_the_same(fitted, rows, monkeypatch):
+    exact = fitted.predict(rows, return_std=True, draws=400)
+    monkeypatch.setattr("nghvi.models.several_factors.LARGEST_COVARIANCE", 0)
+    import jax
+
+    jax.clear_caches()
+    drawn = fitted.predict(rows, return_std=True, draws=400)
+    jax.clear_caches()
+    np.testing.assert_allclose(drawn[0], exact[0], atol=0.1 * exact[1].min())
+    np.testing.assert_allclose(drawn[1], exact[1], rtol=0.15)
+
+
+def test_effects_of_a_factor(fitted, rows):
+    months = fitted.group_effects("month")
+    assert list(months.index) == sorted(rows["month"].unique())
+    assert months.index.name == "month"
+    draws = fitted.posterior_draws(4000)
+    drawn = draws["effects[month]"][:, :, 0]
+    np.testing.assert_allclose(months["intercept_mean"], drawn.mean(0), atol=0.1 * drawn.std())
+    np.testing.assert_allclose(months["intercept_sd"], drawn.std(0), rtol=0.1)
+    assert list(fitted.group_effects("firm").columns) == [
+        *("intercept_mean", "intercept_sd", "x_mean", "x_sd")
+    ]
+    with pytest.raises(nghvi.InputError, match="name one of the grouping factors, 'firm', 'month'"):
+        fitted.group_effects()
+
+
+def test_rows_of_the_fit_are_checked_without_themselves(fitted, rows):
+    loo = fitted.loo(rows, rows["y"], draws=1000)
+    in_sample = fitted.log_score(rows, rows["y"]) * len(rows)
+    assert loo.elpd < in_sample
+    assert fitted.check_rows(rows, rows["y"])["k_hat"].notna().all()
+    tree = fitted.to_arviz(draws=50, X=rows, y=rows["y"])
+    assert tree["posterior"]["effects[firm]"].dims == ("chain", "draw", "firm", "firm_effect")
+
+
+def test_saved_fit_predicts_the_same(fitted, rows, tmp_path):
+    fitted.save(tmp_path / "model")
+    again = nghvi.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
+    assert again.summary().equals(fitted.summary())
+    assert again.group_effects("month").equals(fitted.group_effects("month"))
+
+
+def test_estimator_says_the_same_as_the_formula(intercepts, rows):
+    inputs = rows[["firm", "month"]]
+    chosen = {"firm": "all", "month": "intercept"}
+    other = nghvi.MixedRegressor(group=["firm", "month"], random=chosen).fit(inputs, rows["y"])
+    assert other.summary().equals(intercepts.summary())
+    assert np.array_equal(other.predict(inputs), intercepts.predict(rows))
+    repeated = nghvi.MixedRegressor(["firm", "month"], formula=intercepts.formula)
+    assert repeated.fit(rows).summary().equals(intercepts.summary())
+
+
+def test_shares_of_variance(intercepts, fitted):
+    shares = interpret.icc(intercepts)
+    assert list(shares.index) == ["firm", "month", "noise"]
+    np.testing.assert_allclose(shares["mean"].sum(), 1)
+    draws = intercepts.posterior_draws(4000)
+    firm, month = (draws[f"effects_cov[{name}]"][:, 0, 0] for name in ("firm", "month"))
+    expected = np.mean(firm / (firm + month + draws["noise_var"]))
+    np.testing.assert_allclose(shares.loc["firm", "mean"], expected, atol=0.02)
+    features = interpret.variance_share(fitted)
+    assert list(features.index) == list(fitted.posterior_.names.effects)
+    np.testing.assert_allclose(features["mean"].sum(), 1)
+    assert plots.caterpillar(fitted, "intercept | month").get_ylabel() == "8 groups"
+
+
+def test_report_and_command_line(rows, tmp_path, capsys):
+    table, out = tmp_path / "rows.csv", tmp_path / "run"
+    rows.to_csv(table, index=False)
+    formula = "y ~ 1 + (1 | firm) + (1 | month)"
+    assert main(["fit", str(table), "--formula", formula, "--out", str(out), "--quiet"]) == 0
+    assert main(["report", str(out), "--data", str(table), "-o", str(tmp_path / "r.html")]) == 0
+    assert "15 of firm, 8 of month" in (tmp_path / "r.html").read_text()
+    new = tmp_path / "new.csv"
+    pd.DataFrame({"firm": [100, 7], "month": ["m1", "m1"]}).to_csv(new, index=False)
+    capsys.readouterr()
+    assert main(["predict", str(out), str(new), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["firm_known"] for row in found] == [True, False]
+    assert [row["month_known"] for row in found] == [True, True]
+
+
+def test_nested_factors_of_a_formula(rows):
+    nested = nghvi.mixed("y ~ 1 + (1 | month/firm)", rows.assign(firm=rows["firm"] % 5))
+    assert list(nested.groups_) == ["month", "month:firm"]
+    assert nested.groups_["month:firm"][0] == "m0:0"
+    assert nested.posterior_.data.plan.num_rest == 0
+    assert nested.status_ == "converged"
+
+
+def test_combinations_of_two_columns_are_one_factor(rows):
+    few = rows.assign(firm=rows["firm"] % 5)
+    found = nghvi.mixed("y ~ 1 + (1 | month:firm)", few)
+    assert found.group_ == "month:firm"
+    assert len(found.groups_) == 40
+    joined = few.assign(both=few["month"] + ":" + few["firm"].astype(str))
+    other = nghvi.mixed("y ~ 1 + (1 | both)", joined)
+    np.testing.assert_array_equal(found.predict(few), other.predict(joined))
+
+
+REFUSED = {
+    "y ~ x + (1 | firm) + (1 | copy)": "'firm' and 'copy' divide the rows in the same way",
+    "y ~ x + (1 | firm) + (1 | alone)": "'alone' has only one level",
+}
+
+
+@pytest.mark.parametrize("formula", REFUSED)
+def test_factors_that_cannot_be_told_apart(rows, formula):
+    more = rows.assign(copy=rows["firm"].astype(str), alone="a")
+    with pytest.raises(nghvi.InputError, match=REFUSED[formula]):
+        nghvi.mixed(formula, more)
+
+
+SETTINGS = {
+    "hidden layers with several": {"hidden": (4,)},
+    "response='student-t' with several": {"response": "student-t"},
+    "method='ng-hvi' with several": {"method": "ng-hvi"},
+    "batch_groups=3 with several": {"batch_groups": 3},
+    "devices=1 with several": {"devices": 1},
+    "'year' is not among the grouping factors": {"random": {"year": "all"}},
+    "names 'firm' twice": {"group": ["firm", "firm"]},
+}
+
+
+@pytest.mark.parametrize("said", SETTINGS)
+def test_what_several_factors_do_not_go_with(rows, said):
+    settings = {"group": ["firm", "month"]} | SETTINGS[said]
+    with pytest.raises(nghvi.InputError, match=said):
+        nghvi.MixedRegressor(**settings).fit(rows.drop(columns="y"), rows["y"])
+
+
+def test_groups_are_not_added(fitted, rows):
+    with pytest.raises(nghvi.InputError, match="fit again with the new rows"):
+        fitted.add_groups(rows.assign(firm=rows["firm"] + 50), rows["y"])
+
+
+TERMS = (Term("a", "auto", "auto"), Term("b", "auto", "auto"))
+
+
+def check(a, b):
+    groups = {"a": np.unique(a), "b": np.unique(b)}
+    check_design(np.column_stack([a, b]), TERMS, ((0,), (0,)), groups)
+
+
+def test_parts_that_never_meet_are_named():
+    a = np.tile(np.arange(6), 12)
+    b = 3 * (a >= 3) + np.repeat(np.arange(3), 24)
+    said = "'a' and 'b' fall into 2 parts that never meet .*a 0, 1, 2 with b 0, 1, 2; a 3, 4, 5"
+    with pytest.warns(DataWarning, match=said):
+        check(a, b)
+
+
+def test_nested_and_connected_factors_are_not_suspicious():
+    a = np.arange(60) // 5
+    check(a, a // 4)
+    check(np.arange(60) % 7, a)
+
+
+def test_a_level_per_row_is_named():
+    with pytest.warns(DataWarning, match="'b': every row is its own group"):
+        check(np.arange(20) // 2, np.arange(20))
+
+
+def test_offset_counts_and_independent_effects(rows):
+    shifted = rows.assign(z=np.linspace(0, 3, len(rows)))
+    shifted["y"] += shifted["z"]
+    formula = "y ~ x + (x || firm) + (1 | month) + offset(z)"
+    found = nghvi.MixedRegressor(formula=formula).fit(shifted, counts=np.full(len(rows), 2))
+    assert found.status_ == "converged"
+    assert found.posterior_.data.num_rows == 240
+    assert found.summary().loc["effects_corr[intercept,x | firm]", "sd"] == 0
+    further = shifted.assign(z=shifted["z"] + 1)
+    np.testing.assert_allclose(found.predict(further), found.predict(shifted) + 1)
