@@ -131,7 +131,7 @@ def partial_dependence(
     averages = []
     for piece in np.array_split(values, min(pieces, len(values))):
         x = np.concatenate([moved(value) for value in piece])
-        asked = request._replace(x=x, codes=np.tile(request.codes, len(piece)))
+        asked = request._replace(x=x, codes=np.concatenate([request.codes] * len(piece)))
         means = _expected(estimator, asked).reshape(draws, len(piece), -1)
         averages.append(np.swapaxes(means @ share, 1, 2))
     return _curves(labels, name, values, np.concatenate(averages, axis=2), level)

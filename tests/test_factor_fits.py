@@ -164,6 +164,25 @@ def test_shares_of_variance(intercepts, fitted):
     assert plots.caterpillar(fitted, "intercept | month").get_ylabel() == "8 groups"
 
 
+def test_curves_and_sensitivity(fitted, rows):
+    grid = [0.0, 1.0]
+    profile = interpret.lek_profile(fitted, "x", grid=grid)
+    slope = fitted.summary().loc["x", "mean"]
+    np.testing.assert_allclose(np.diff(profile["mean"]), slope, atol=0.05)
+    dependence = interpret.partial_dependence(fitted, "x", rows, grid=grid)
+    expected = [fitted.predict(rows.assign(x=value)).mean() for value in grid]
+    np.testing.assert_allclose(dependence["mean"], expected, atol=0.05)
+    with pytest.raises(nghvi.InputError, match="curves of groups need one grouping factor"):
+        interpret.lek_profile(fitted, "x", groups=[100])
+    sensitivity = fitted.prior_sensitivity()
+    assert sensitivity.loc["noise_var", "likelihood"] > sensitivity.loc["noise_var", "prior"]
+
+
+def test_checkpoints_do_not_change_the_fit(intercepts, rows, tmp_path):
+    kept = nghvi.mixed(intercepts.formula, rows, checkpoint=tmp_path / "kept", every=0.0)
+    assert kept.summary().equals(intercepts.summary())
+
+
 def test_report_and_command_line(rows, tmp_path, capsys):
     table, out = tmp_path / "rows.csv", tmp_path / "run"
     rows.to_csv(table, index=False)

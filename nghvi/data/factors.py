@@ -87,6 +87,11 @@ class CrossedStatistics(eqx.Module):
         return jnp.concatenate([factor.effects_square for factor in self.factors])
 
     @property
+    def num_groups(self) -> int:
+        """Levels of all factors."""
+        return sum(factor.num_groups for factor in self.factors)
+
+    @property
     def num_rows(self) -> Float[Array, ""]:
         return self.factors[0].num_rows
 

@@ -26,7 +26,7 @@ def mixed(
 
     ``"score ~ ses + sector * sex + (1 + ses | school)"``: fixed effects, interactions and coding
     of categories as in R and patsy; transformations ``log``, ``center``, ``scale``, ``poly``,
-    ``bs``, ``cr``, ``C`` and calculations in ``I(...)``; ``offset(x)``; one grouping factor, whose
+    ``bs``, ``cr``, ``C`` and calculations in ``I(...)``; ``offset(x)``; grouping factors, whose
     effects are correlated after ``|`` and independent after ``||``. Without a group term the model
     has no effects. ``(. | school)`` gives every column of the fixed part, or with ``hidden`` every
     feature of the network, an effect.

@@ -20,7 +20,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     Parameters
     ----------
     group
-        Column name (or index, for arrays) of the grouping factor; None for no effects.
+        Column name (or index, for arrays) of the grouping factor; None for no effects. A list such
+        as ["firm", "month"] names several factors, crossed or nested (Gaussian response).
     formula
         A model formula as for :func:`nghvi.mixed`, which reads a raw data frame. It alone decides
         about the columns, the intercept, the group and its effects: ``group``, ``random``,
@@ -41,7 +42,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     random
         "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept" for linear
         models; with hidden layers all features but inputs that are constant within every group,
-        or more than 20).
+        or more than 20). With several factors the same for all, or by name:
+        {"firm": "all", "month": "intercept"}.
     response
         "gaussian" ("auto" means that), another of ``nghvi.responses.RESPONSES`` by name, such as
         "student-t" for noise with outliers or "poisson" for counts, or a response object.
@@ -102,7 +104,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     trace_
         One row per step.
     group_, groups_
-        Name of the group column, and its levels.
+        Name of the group column, and its levels; of several factors a tuple and a dictionary.
     posterior_
         The posterior object.
     """

@@ -156,6 +156,12 @@ class SeveralFactors(MixedModel):
             return density
         return density + jnp.sum(jnp.log(self._coef_sd(params)))
 
+    def log_volume(self, params: MixedParams) -> Scalar:
+        volume = super().log_volume(params)
+        if self.spread is None:
+            return volume
+        return volume + jnp.sum(jnp.log(self._coef_sd(params)))
+
     def sample_prior(
         self, rng: np.random.Generator, number: int, start: MixedParams
     ) -> MixedParams:
