@@ -8,6 +8,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 import nghvi
 from nghvi import MixedRegressor
+from nghvi.estimators.row_facts import RowFacts
 from nghvi.estimators.spec import Spec, Structure
 from nghvi.formula import learn
 from nghvi.priors import HalfT, HuangWand
@@ -22,7 +23,7 @@ FOLDS = KFold(2, shuffle=True, random_state=0)
 def structure(formula, **settings):
     estimator = MixedRegressor(formula=formula, **settings)
     design = learn(formula, FRAME)
-    spec = Spec.of(estimator, design)
+    spec = Spec.of(estimator, design, RowFacts.of(estimator))
     return spec, Structure.of(estimator, spec, design.columns, Gaussian())
 
 

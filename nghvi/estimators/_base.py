@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._core.hosts import is_first
 from nghvi._core.response import Response
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, Group, column_names, read_columns, stated_order
+from nghvi.data.frame import Column, DataError, Group, column_names, read_columns, stated_order
 from nghvi.data.scaling import Scaling, add_intercept
 from nghvi.data.source import GroupedDataset, InMemory, OnDisk, Source
 from nghvi.estimators import tables

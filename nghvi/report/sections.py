@@ -330,13 +330,12 @@ def groups(subject: Subject) -> Html | None:
         said += " The intercept is the response where all learnt features are zero."
     shown = effects[:MOST_EFFECTS] if words.is_linear(estimator) else effects[:1]
     factors = estimator.posterior_.names.factors
-    found = {f.name: estimator.group_effects(f.name) for f in factors} or estimator.group_effects()
+    found = {factor.name: estimator.group_effects(factor.name) for factor in factors}
+    found = found or {"": estimator.group_effects()}
 
     def draw(ax: Any, effect: str) -> None:
         name, _, factor = effect.rpartition(" | ") if factors else (effect, "", "")
-        draw_caterpillar(found[factor] if factors else found, name, ax).set_title(
-            f"Group effects: {effect}"
-        )
+        draw_caterpillar(found[factor], name, ax).set_title(f"Group effects: {effect}")
 
     pictures = [
         picture
