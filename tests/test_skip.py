@@ -17,6 +17,7 @@ from nghvi._core.model import MarginalModel
 from nghvi._core.score import Integrated
 from nghvi._core.step_rules import NaturalSteps
 from nghvi.data import Panel, Rows
+from nghvi.estimators.row_facts import RowFacts
 from nghvi.estimators.spec import Spec, Structure, follow_data
 from nghvi.families import FactorGaussian
 from nghvi.models.linear_start import LinearStart
@@ -205,7 +206,7 @@ def test_a_network_that_is_kept_is_saved(tmp_path):
 def structure_of(frame, response="gaussian", **settings):
     """What a fit to this frame would fit."""
     model = nghvi.MixedRegressor("g", hidden=(2,), response=response, **settings)
-    spec, inputs = Spec.of(model, None), frame.drop(columns="g")
+    spec, inputs = Spec.of(model, None, RowFacts.of(model)), frame.drop(columns="g")
     made = Structure.of(model, spec, tuple(inputs), RESPONSES[response]())
     made = made.without_fixed_columns(spec, inputs.to_numpy(), frame["g"].to_numpy())
     if model.priors is None:

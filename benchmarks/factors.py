@@ -1,0 +1,112 @@
+"""Several grouping factors: InstEval beside lme4, and time against rows of simulated designs.
+
+InstEval (73,421 ratings, 2,972 students, 1,128 lecturers) comes from R with lme4, which fits it in
+the same run: ``y ~ service + (1 | s) + (1 | d)`` by maximum likelihood. Simulated designs have students
+with 20 ratings each of lecturers at random. *first*: a fit in a fresh process, compilation
+included; *second*: the same fit once more.
+
+Run: python -m benchmarks.factors [--rows 10000 100000 1000000] [--no-insteval]
+"""
+
+import argparse
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+RESULTS = pathlib.Path(__file__).parent / "results" / "factors.json"
+FORMULA = "y ~ service + (1 | s) + (1 | d)"
+RATINGS, RATINGS_A_LECTURER = 20, 1_000
+LME4 = """
+suppressMessages(library(lme4))
+data(InstEval)
+rows <- with(InstEval, data.frame(y = y, service = as.integer(service) - 1,
+                                  s = as.integer(as.character(s)), d = as.integer(as.character(d))))
+write.csv(rows, "{path}", row.names = FALSE)
+seconds <- system.time(m <- lmer(y ~ service + (1 | s) + (1 | d), rows, REML = FALSE))[["elapsed"]]
+sds <- as.data.frame(VarCorr(m))
+of <- function(factor) sds$sdcor[sds$grp == factor]
+cat(sprintf('{{"seconds": %f, "intercept": %.8f, "service": %.8f, "s": %.8f, "d": %.8f}}',
+            seconds, fixef(m)[1], fixef(m)[2], of("s"), of("d")))
+"""
+
+
+def simulated(rows: int) -> pd.DataFrame:
+    """Ratings of random lecturers, as many of each on average whatever the number of rows."""
+    rng = np.random.default_rng(0)
+    students, lecturers = rows // RATINGS, max(20, rows // RATINGS_A_LECTURER)
+    s, d = np.repeat(np.arange(students), RATINGS), rng.integers(0, lecturers, rows)
+    service = rng.integers(0, 2, rows)
+    y = 3 - 0.1 * service + 0.3 * rng.normal(size=students)[s] + 0.5 * rng.normal(size=lecturers)[d]
+    return pd.DataFrame({"y": y + rng.normal(size=rows), "service": service, "s": s, "d": d})
+
+
+def measured(table: pd.DataFrame) -> dict[str, Any]:
+    """Two default fits in this process."""
+    import nghvi
+
+    seconds = []
+    for _ in range(2):
+        begun = time.perf_counter()
+        model = nghvi.mixed(FORMULA, table)
+        seconds.append(time.perf_counter() - begun)
+    summary = model.summary()
+    return {
+        "rows": len(table),
+        "levels": [len(levels) for levels in model.groups_.values()],
+        "first": seconds[0],
+        "second": seconds[1],
+        "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2,
+        "status": model.status_,
+        "mean": summary["mean"].to_dict(),
+        "sd": summary["sd"].to_dict(),
+    }
+
+
+def apart(path: pathlib.Path) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.factors", "--table", str(path)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def insteval(directory: pathlib.Path) -> dict[str, Any]:
+    path = directory / "insteval.csv"
+    script = LME4.format(path=path)
+    found = subprocess.run(["Rscript", "-e", script], check=True, capture_output=True, text=True)
+    return {"lme4": json.loads(found.stdout), "nghvi": apart(path)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--no-insteval", action="store_true")
+    parser.add_argument("--table", type=pathlib.Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.table is not None:
+        print(json.dumps(measured(pd.read_csv(chosen.table))))
+        return
+    from nghvi.paper.studies.facts import about
+
+    found: dict[str, Any] = {"about": about()}
+    with tempfile.TemporaryDirectory() as directory:
+        if not chosen.no_insteval:
+            found["insteval"] = insteval(pathlib.Path(directory))
+            print(json.dumps(found["insteval"], indent=1))
+        found["simulated"] = []
+        for rows in chosen.rows:
+            path = pathlib.Path(directory) / f"{rows}.csv"
+            simulated(rows).to_csv(path, index=False)
+            found["simulated"].append(apart(path))
+            print(json.dumps(found["simulated"][-1]))
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
