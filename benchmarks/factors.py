@@ -1,9 +1,9 @@
 """Several grouping factors: InstEval beside lme4, and time against rows of simulated designs.
 
 InstEval (73,421 ratings, 2,972 students, 1,128 lecturers) comes from R with lme4, which fits it in
-the same run: ``y ~ service + (1 | s) + (1 | d)`` by maximum likelihood. Simulated designs have students
-with 20 ratings each of lecturers at random. *first*: a fit in a fresh process, compilation
-included; *second*: the same fit once more.
+the same run: ``y ~ service + (1 | s) + (1 | d)`` by maximum likelihood. In simulated designs every
+student rates 20 lecturers at random. *first*: a fit in a fresh process, compilation included;
+*second*: the same fit once more.
 
 Run: python -m benchmarks.factors [--rows 10000 100000 1000000] [--no-insteval]
 """
