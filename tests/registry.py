@@ -145,7 +145,7 @@ RESPONSES: dict[str, ResponseCase] = {
         )
         for response in (Binomial(7.0), BinomialProbit(7.0), BetaBinomial(7.0))
     },
-    # Of weight 1, and without bounds; tests/test_facts.py has those with.
+    # Of weight 1, and without bounds; tests/responses/test_facts.py has those with.
     **{
         response.name: ResponseCase(
             response, [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]

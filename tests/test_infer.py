@@ -24,7 +24,7 @@ from nghvi.recipes.plan import HUGE
 from nghvi.recipes.verdict import Status
 from nghvi.responses import Gaussian, Probit
 from tests.conftest import panel_frame
-from tests.test_fit import DATA, NormalMean
+from tests.core.test_fit import DATA, NormalMean
 
 
 def rows_of(frame, columns=("a", "b")):

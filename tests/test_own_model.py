@@ -12,7 +12,7 @@ from scipy import stats
 
 import nghvi
 from nghvi.storage import StorageError, classes
-from tests.test_fit import DATA, NormalMean
+from tests.core.test_fit import DATA, NormalMean
 
 EXAMPLE = pathlib.Path(__file__).parent.parent / "docs" / "extending" / "tobit.py"
 

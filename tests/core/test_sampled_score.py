@@ -12,7 +12,7 @@ from nghvi._core.score import Integrated, Sampled
 from nghvi.models import MixedModel
 from nghvi.networks import Identity
 from nghvi.priors import Priors
-from tests.test_latents import (
+from tests.latents.test_latents import (
     FINE,
     GAUSSIAN,
     LOG_CDF,

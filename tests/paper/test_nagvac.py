@@ -21,8 +21,8 @@ from nghvi.priors import HuangWand, InverseGamma, Priors
 from nghvi.recipes.verdict import Cause
 from nghvi.responses import Logit
 from nghvi.scores import pce
-from tests.test_nagvac_parts import DIAGONAL, SIZES, rows_of, simulate
-from tests.test_variational import flat
+from tests.contracts.test_variational import flat
+from tests.paper.test_nagvac_parts import DIAGONAL, SIZES, rows_of, simulate
 
 X, Y, CODES = simulate(np.full(40, 12), seed=3)
 TRAIN = np.random.default_rng(4).random(CODES.size) < 0.75

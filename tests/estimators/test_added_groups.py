@@ -7,7 +7,7 @@ import pytest
 import nghvi
 from nghvi import DataError
 from nghvi.data.labels import encode_groups
-from tests.test_predictions import (
+from tests.estimators.test_predictions import (
     BINARY,
     COLUMNS,
     DRAWS,

@@ -10,8 +10,8 @@ import nghvi
 from nghvi.families import MultivariateT
 from nghvi.families.multivariate_t import MOST, _gamma
 from nghvi.recipes.verdict import Status
+from tests.core.test_fit import DATA, NormalMean
 from tests.registry import cholesky_gaussian
-from tests.test_fit import DATA, NormalMean
 
 
 @pytest.mark.parametrize("degrees", [2.5, 7.0, 120.0])

@@ -15,12 +15,12 @@ from nghvi._core.score import Integrated
 from nghvi.cli import main
 from nghvi.cli.side_by_side import quick_to_compile
 from nghvi.models.divided import mesh_of, shard
-from tests import spread_worker
+from tests.models import spread_worker
 
 FOUR = "--xla_force_host_platform_device_count=4"
 
 
-def start(*arguments, flags="", module="tests.spread_worker"):
+def start(*arguments, flags="", module="tests.models.spread_worker"):
     """A worker; it must not inherit a number of devices."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],

@@ -20,8 +20,8 @@ from nghvi.priors import Priors
 from nghvi.recipes.verdict import Cause, Status
 from nghvi.responses import Gaussian
 from tests.conftest import panel_frame
+from tests.core.test_fit import DATA, NormalMean
 from tests.registry import cholesky_gaussian
-from tests.test_fit import DATA, NormalMean
 
 names = pytest.mark.parametrize("name", FAMILIES)
 CENTRE, SCALE = jnp.array([0.4, -1.0, 3.0]), jnp.array([0.5, 1.0, 2.0])

@@ -23,8 +23,8 @@ from nghvi.paper.methods.one_factor import DAMPING, block_diagonal, entropy_grad
 from nghvi.paper.methods.ridge import Ridge, start
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian, Logit
+from tests.contracts.test_variational import fisher_as_printed, fisher_by_hessian, flat, tangent_at
 from tests.registry import factor_gaussian
-from tests.test_variational import fisher_as_printed, fisher_by_hessian, flat, tangent_at
 
 DIAGONAL = Priors(effects=InverseGamma(), weight_sd=10.0)
 SIZES = np.array([5, 9, 0, 7, 4, 6, 5])

@@ -18,7 +18,7 @@ from nghvi.recipes.run import Position
 from nghvi.storage import StorageError
 from nghvi.storage.checkpoints import KEPT, Checkpoints, CheckpointWarning, checkpoint_files
 from nghvi.storage.codec import encode
-from tests.kill_worker import STEPS, fit
+from tests.storage.kill_worker import STEPS, fit
 
 KILLS = 3
 
@@ -41,7 +41,7 @@ def killed(tmp_path_factory):
     reached = []
     for _ in range(KILLS):
         before = newest(place)
-        command = [sys.executable, "-m", "tests.kill_worker", str(place)]
+        command = [sys.executable, "-m", "tests.storage.kill_worker", str(place)]
         worker = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
         aim = before + int(rng.integers(1, 8))
         while newest(place) < aim:

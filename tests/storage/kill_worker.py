@@ -1,4 +1,4 @@
-"""A fit of tests/test_checkpoints.py that is killed: ``python -m tests.kill_worker DIRECTORY``."""
+"""A fit that is killed: ``python -m tests.storage.kill_worker DIRECTORY``."""
 
 import sys
 

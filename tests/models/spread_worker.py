@@ -1,4 +1,4 @@
-"""A process of tests/test_spread.py: ``python -m tests.spread_worker OUT [HOST:PORT ID NUMBER]``.
+"""A process of a spread fit: ``python -m tests.models.spread_worker OUT [HOST:PORT ID NUMBER]``.
 
 Fits a linear model with its effects integrated out on all devices, keeping q after every chunk; a
 process by itself also draws the effects, for many estimates of the score and a fit.

@@ -16,7 +16,7 @@ from nghvi.models.several_factors import ByFactor, SeveralFactors
 from nghvi.networks import Identity
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.responses import RESPONSES
-from tests.test_schur import Example
+from tests.latents.test_schur import Example
 
 PARTS = (HuangWand(scale=(1.0, 2.0)), HalfT())
 PLAIN = SeveralFactors(

@@ -1,6 +1,6 @@
 """Every response through everything after a fit, without groups, so that it is quick to fit.
 
-One contract, run over the registry; tests/test_response_fits.py has those with groups.
+One contract, run over the registry; tests/contracts/test_response_fits.py has those with groups.
 """
 
 import functools
@@ -12,8 +12,8 @@ import pytest
 import nghvi
 from nghvi import plots
 from nghvi.interpret import lek_profile, partial_dependence
+from tests.contracts.test_response_fits import LEFT, bound, draw
 from tests.registry import RESPONSES
-from tests.test_response_fits import LEFT, bound, draw
 
 ALWAYS = ("poisson", "ordered-logit", "tobit", "lognormal")
 """A count, classes, a number with facts and a positive one; ``make test-slow`` fits the others."""
