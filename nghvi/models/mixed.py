@@ -226,13 +226,11 @@ class MixedModel(MarginalModel):
         return float(np.ravel(np.asarray(self.priors.coef_sd))[0])
 
     def log_volume(self, params: MixedParams) -> Scalar:
-        """The Jacobians in :meth:`log_prior`, up to a constant.
-
-        Without them it is the density of what priors are stated for, such as sds.
-        """
+        """The Jacobians in :meth:`log_prior`, which the density of stated numbers does not have."""
         total = self.response.log_volume(self.dispersion(params), self.priors)
         if self.num_effects == 0:
             return total
+        total += params.coef.size * jnp.log(self.coef_unit(params))
         free, log_jacobian = self._free_effects(params)
         return total + self.effects_prior.log_volume(free, self.num_effects) + log_jacobian
 

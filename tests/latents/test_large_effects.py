@@ -174,6 +174,17 @@ def test_relative_coefficients_are_a_change_of_coordinates():
     np.testing.assert_allclose(difference, 2 * jnp.log(unit), rtol=1e-9)
 
 
+def test_what_priors_state_has_the_same_density_in_both_coordinates():
+    """Power scaling reads the prior without Jacobians, here at small and at large effects."""
+    model, params, _ = longitudinal(Logit())
+    relative = dataclasses.replace(model, relative_coef=True)
+    for shift in (0.0, 1.0):
+        at = params._replace(effects=params.effects + shift)
+        moved = at._replace(coef=at.coef / relative.coef_unit(at))
+        stated = [m.log_prior(p) - m.log_volume(p) for m, p in ((model, at), (relative, moved))]
+        np.testing.assert_allclose(stated[1], stated[0], rtol=1e-12)
+
+
 def test_both_coordinates_give_the_same_posterior():
     rng = np.random.default_rng(1)
     y = (DESIGN @ [0.5, 1.0] + rng.normal(size=PERSONS)[CODES] + rng.logistic(size=TIME.size)) > 0
