@@ -24,7 +24,7 @@ from nghvi.data.streamed import StreamedRows
 from nghvi.families import Full
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
-from nghvi.recipes.plan import HUGE, Plan, integrals_are_costly
+from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, integrals_are_costly
 from nghvi.recipes.run import Keep, Position, Progress, Run, run
 from nghvi.recipes.settings import METHODS as METHODS
 from nghvi.recipes.settings import Settings
@@ -312,7 +312,7 @@ def finish(
     key_pool, key_elbo = jax.random.split(jax.random.fold_in(key, 10**6))
     nan = float("nan")
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
-        pool = Pool.plain(draw(key_pool, done.q, 4000)[0])
+        pool = _pool(key_pool, done.q)
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
     fitted = model if fitted is None else fitted
     costly = evaluation_size(fitted, data) > COSTLY
@@ -330,12 +330,11 @@ def finish(
     corrected = None
     size = max(evaluation_size(model, data), 1)
     if correct and gap > (EXACT if 2**10 * size <= AFFORDABLE else CLOSE_ENOUGH):
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(key_pool)))
+        rng = _generator(key_pool)
         number = int(np.clip(np.log2(AFFORDABLE / size), 10, 12))
         corrected = importance_pool(found, model, data, rng, log2_draws=number, batch=batch)
     if corrected is None:
-        plain = Pool.plain(draw(key_pool, done.q, 4000)[0])
-        corrected = plain._replace(log_evidence=found.log_evidence)
+        corrected = _pool(key_pool, done.q)._replace(log_evidence=found.log_evidence)
     return Inference(
         model,
         data,
@@ -348,6 +347,17 @@ def finish(
         corrected.log_evidence,
         pareto_shape(found.log_ratio) if draws > FEW else nan,
     )
+
+
+def _pool(key: Key, q: Variational) -> Pool:
+    """Draws of q as it is."""
+    if q.noise_dim > LARGEST_FULL:  # of so many numbers nobody reads the sds one by one
+        return Pool.plain(draw(key, q, 4000)[0])
+    return Pool.spread(q, _generator(key))
+
+
+def _generator(key: Key) -> np.random.Generator:
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 def _failed(lost: int, draws: int) -> Verdict:

@@ -8,14 +8,17 @@ weights (PSIS), and keep the result if the Pareto shape says that it is reliable
 
 from typing import NamedTuple
 
+import equinox as eqx
+import jax
 import numpy as np
 from arviz_stats.base import array_stats
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from scipy.special import gammaincinv, gammaln, ndtri
 from scipy.stats.qmc import Sobol
 
 from nghvi._core.evaluate import Evaluation, log_mean_exp, log_targets
 from nghvi._core.model import MarginalModel
+from nghvi._core.variational import Variational
 from nghvi._typing import Data
 
 RELIABLE = 0.7
@@ -43,6 +46,11 @@ class Pool(NamedTuple):
     def plain(theta: np.ndarray) -> "Pool":
         """Equally weighted draws of q."""
         return Pool(theta, np.full(len(theta), 1 / len(theta)), np.nan, False)
+
+    @staticmethod
+    def spread(q: Variational, rng: np.random.Generator) -> "Pool":
+        """Draws of q that are spread evenly: independent ones know an sd to one or two percent."""
+        return Pool.plain(np.asarray(_transported(q, ndtri(_even(q.noise_dim, 12, rng)))))
 
     @property
     def effective(self) -> float:
@@ -123,9 +131,19 @@ def importance_pool(
     return found if found is not None and found.effective > 50 + 10 * m else None
 
 
+def _even(dim: int, log2_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Points that fill the open unit cube: a scrambled Sobol sequence."""
+    return np.clip(Sobol(dim, rng=rng).random_base2(log2_draws), 1e-12, 1 - 1e-12)
+
+
+@eqx.filter_jit
+def _transported(q: Variational, noise: Float[Array, "s e"]) -> Float[Array, "s m"]:
+    return jax.vmap(q.transport)(noise)
+
+
 def _t_points(m: int, log2_draws: int, rng: np.random.Generator) -> np.ndarray:
     """Standard multivariate t points from a scrambled Sobol sequence: far less noise in moments."""
-    uniform = np.clip(Sobol(m + 1, rng=rng).random_base2(log2_draws), 1e-12, 1 - 1e-12)
+    uniform = _even(m + 1, log2_draws, rng)
     chi_square = 2 * gammaincinv(DEGREES / 2, uniform[:, :1])
     return ndtri(uniform[:, 1:]) / np.sqrt(chi_square / DEGREES)
 
