@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -60,7 +60,7 @@ def measured(table: pd.DataFrame) -> dict[str, Any]:
     summary = model.summary()
     return {
         "rows": len(table),
-        "levels": [len(levels) for levels in model.groups_.values()],
+        "levels": [len(levels) for levels in cast(dict, model.groups_).values()],
         "first": seconds[0],
         "second": seconds[1],
         "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2,

@@ -225,7 +225,7 @@ class MixedEstimator(Checks):
         y = self._response_values(y)
         x = add_intercept(table.values, self._spec.intercept)
         x, y = scaling.apply(x), scaling.apply_response(y)
-        return rows_of_known_groups(x, y, cast(Any, table.group), self.groups_)
+        return rows_of_known_groups(x, y, cast(Any, table.group), cast(np.ndarray, self.groups_))
 
     def _infer(
         self,

@@ -183,9 +183,9 @@ class Checks(Predictions):
         if given.num_rows != self._rows.num_rows:
             fitted = sum(float(part.num_rows) for part in self.posterior_.parts)
             return f"X has {given.num_rows:g} rows, the fit had {fitted:g} (counts included)"
-        several = isinstance(self.groups_, dict)
-        known = list(map(len, self.groups_.values())) if several else len(self.groups_)
-        if len(self.groups_) and (request.codes >= known).any():
+        groups = self.groups_
+        known = list(map(len, groups.values())) if isinstance(groups, dict) else len(groups)
+        if len(groups) and (request.codes >= known).any():
             return "X has groups that the fit did not have"
         return "X and y hold other values than the rows of the fit"
 

@@ -2,7 +2,7 @@
 
 import abc
 import copy
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from nghvi.data.frame import (
 )
 from nghvi.data.labels import encode_groups, joined, warn_of_strangers
 from nghvi.data.scaling import add_intercept
+from nghvi.data.source import Groups
 from nghvi.estimators import tables
 from nghvi.estimators.choices import check_counts, check_seed
 from nghvi.estimators.row_facts import RowFacts
@@ -52,7 +53,7 @@ class Predictions(BaseEstimator, abc.ABC):
     _spec: Spec
     _rows: Fingerprint
     """Of the rows whose posterior this is."""
-    groups_: Any
+    groups_: Groups
     """Labels, by factor where there are several."""
     input_quantiles_: pd.DataFrame
     n_features_in_: int
@@ -99,7 +100,8 @@ class Predictions(BaseEstimator, abc.ABC):
             )
         values = self._response_values(read_response(y, len(x)))
         levels, codes = np.unique(table.group, return_inverse=True)
-        known = levels[encode_groups(levels, self.groups_) >= 0]
+        groups = cast(np.ndarray, self.groups_)
+        known = levels[encode_groups(levels, groups) >= 0]
         if known.size:
             raise DataError(
                 f"group {known[0]!r} is known already: add_groups takes new groups only."
@@ -108,9 +110,9 @@ class Predictions(BaseEstimator, abc.ABC):
         scaled = posterior.scaling.apply_response(values)
         part = prepare(posterior.model, Rows.from_arrays(x, scaled, codes, len(levels)))
         extended = copy.copy(self)
-        added = Fingerprint.of(x, scaled, codes + len(self.groups_))
+        added = Fingerprint.of(x, scaled, codes + len(groups))
         extended._rows = Fingerprint.joined([self._rows, added])
-        extended.groups_ = joined(self.groups_, levels, self._spec.group)
+        extended.groups_ = joined(groups, levels, self._spec.group)
         extended.posterior_ = posterior._replace(
             names=posterior.names._replace(groups=extended.groups_),
             added=(*posterior.added, part),

@@ -164,7 +164,7 @@ def test_rates_far_from_one_are_found(level):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([-1, 2, 3], r"n holds -1 in row 0.*whole numbers from 0.*offset"),
+        ([-1, 2, 3], r"n holds -1 in row 0.*whole numbers from 0.*exposure"),
         ([0.5, 2, 3], r"n holds 0.5 in row 0"),
         ([0, 0, 0], r"every count in n is 0"),
         ([1, 1e9, 3], r"n holds 1e\+09 in row 1.*missing"),
