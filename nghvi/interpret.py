@@ -24,9 +24,9 @@ from nghvi.data.labels import encode_groups
 from nghvi.estimators.choices import check_counts, check_level, check_seed
 from nghvi.estimators.row_facts import RowFacts
 from nghvi.infer import unravel_draws
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
-from nghvi.posterior.mixed import params_at
+from nghvi.posterior.mixed import params_at, precision_factors
 from nghvi.posterior.predictive import Request, predictor_draws
 from nghvi.posterior.summaries import LEVEL, Summary, described
 
@@ -181,7 +181,7 @@ def icc(estimator: Any, level: float = LEVEL) -> Summary:
     parts = posterior.data.factors if names.factors else (posterior.data,)
     labels = [factor.name for factor in names.factors] or [str(estimator.group_)]
     params = unravel_draws(model, posterior.data, pool.theta)
-    lower = np.asarray(_precision_factors(model, params))
+    lower = np.asarray(precision_factors(model, params))
     omega = np.linalg.inv(lower @ lower.transpose(0, 2, 1))
     variances = {"noise": np.exp(np.asarray(params.dispersion)[:, 0])}
     for label, block, part in zip(labels, names.blocks, parts, strict=True):
@@ -191,11 +191,6 @@ def icc(estimator: Any, level: float = LEVEL) -> Summary:
     total = sum(variances.values())
     shares = {name: variances[name] / total for name in (*labels, "noise")}
     return described(shares, pool.weight, level).rename_axis("factor")
-
-
-@eqx.filter_jit
-def _precision_factors(model: MixedModel, params: MixedParams) -> Float[Array, "s r r"]:
-    return jax.vmap(model.precision_factor)(params)
 
 
 @eqx.filter_jit

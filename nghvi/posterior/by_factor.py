@@ -149,6 +149,6 @@ def average_moments(
     number = len(params.coef)
     sums, _ = jax.lax.scan(add, zero, params)
     return tuple(
-        tuple(factor.in_original_order(each / number) for each in pair)  # type: ignore[misc]
-        for factor, pair in zip(data.factors, sums, strict=True)
+        (factor.in_original_order(first / number), factor.in_original_order(second / number))
+        for factor, (first, second) in zip(data.factors, sums, strict=True)
     )

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 from scipy.linalg import block_diag
 
 from nghvi._core.errors import DataError
@@ -133,7 +133,7 @@ class MixedPosterior(NamedTuple):
         params = eqx.filter_eval_shape(unravel_draws, self.model, self.data, theta)
         if params.coef.shape[-1] != len(names.features):
             raise DataError("coefficients have other names than columns.")
-        eqx.filter_eval_shape(_precision_factors, self.model, params)
+        eqx.filter_eval_shape(precision_factors, self.model, params)
         to_raw = jax.device_put(self.maps()[1])
         for part in self.parts:
             if names.effects and not isinstance(part, StreamedRows | CrossedStatistics):
@@ -161,7 +161,7 @@ class MixedPosterior(NamedTuple):
         coef_map, effects_map = self.maps()
         coef = np.asarray(_coefs(self.model, params)) @ coef_map.T
         coef[:, 0] += self.scaling.y_centre  # 0 unless the first feature is the intercept
-        lower = np.array(_precision_factors(self.model, params))
+        lower = np.array(precision_factors(self.model, params))
         # A precision that has underflowed has no inverse: not a number, as people shall see.
         lower[(np.diagonal(lower, axis1=1, axis2=2) == 0).any(axis=1)] = np.nan
         root = effects_map @ np.linalg.inv(lower).transpose(0, 2, 1)
@@ -257,7 +257,8 @@ def _coefs(model: MixedModel, params: MixedParams) -> Array:
 
 
 @eqx.filter_jit
-def _precision_factors(model: MixedModel, params: MixedParams) -> Array:
+def precision_factors(model: MixedModel, params: MixedParams) -> Float[Array, "s r r"]:
+    """Of the effects, for parameters with a leading axis."""
     return jax.vmap(model.precision_factor)(params)
 
 
