@@ -52,7 +52,7 @@ def _twice_artanh(s: Array, coefficients: tuple[float, ...]) -> Array:
 
 
 @jax.custom_jvp
-def log(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def log(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """The logarithm of positive numbers above 1e-300, to within 1e-15 (1 + abs(log x))."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int64)
     exponent = (bits - np.float64(0.5 * _SQRT_2).view(np.int64)) >> 52
@@ -69,7 +69,7 @@ def _log_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 @jax.custom_jvp
-def log_expit(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def log_expit(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """``-log(1 + exp(-x))``, the logarithm of the logistic distribution function."""
     small = jnp.exp(-jnp.abs(x))
     return jnp.minimum(x, 0.0) - _twice_artanh(small / (2 + small), _OF_FRACTION)
@@ -97,7 +97,7 @@ def _erfcx_coefficients(degree: int = 24) -> np.ndarray:
 _CHEBYSHEV = tuple(float(c) for c in _erfcx_coefficients())
 
 
-def erfcx(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def erfcx(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """``exp(x^2) erfc(x)`` for ``x >= 0``, relative error below 1e-14."""
     t = (x - _PIVOT) / (x + _PIVOT)
     ahead, current = jnp.zeros_like(x), jnp.zeros_like(x)
@@ -119,7 +119,7 @@ def _log_ndtr_and_mills(x: Array) -> tuple[Array, Array]:
 
 
 @jax.custom_jvp
-def inverse_mills(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def inverse_mills(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """``phi(x) / Phi(x)``, the derivative of :func:`log_ndtr`."""
     return _log_ndtr_and_mills(x)[1]
 
@@ -133,7 +133,7 @@ def _inverse_mills_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 @jax.custom_jvp
-def log_ndtr(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def log_ndtr(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Logarithm of the standard normal distribution function."""
     return _log_ndtr_and_mills(x)[0]
 
@@ -146,7 +146,7 @@ def _log_ndtr_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return log_ndtr(x), inverse_mills(x) * dx
 
 
-def positive_normal(key: Key, eta: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def positive_normal(key: Key, eta: Float[Array, "..."]) -> Float[Array, "..."]:
     """Draw from N(eta, 1) truncated to the positive half line, finite for any ``eta``."""
     u = jax.random.uniform(key, eta.shape, eta.dtype, minval=1e-300, maxval=1.0)
     # eta - v is positive iff log Phi(v) < log Phi(eta); the cap keeps v off +infinity.
@@ -165,7 +165,7 @@ CELLS = 128
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
 
 
-def t_cdf(x: Float[Array, "*n"], degrees: Float[Array, ""]) -> Float[Array, "*n"]:
+def t_cdf(x: Float[Array, "..."], degrees: Float[Array, ""]) -> Float[Array, "..."]:
     """Distribution function of Student's t for one number of degrees of freedom >= 2.
 
     With x = sqrt(nu) tan(angle) its density in the angle is prop. to cos^(nu - 1): integrated
@@ -226,7 +226,7 @@ def _in_squares(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 
 @jax.custom_jvp
-def log_gamma(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def log_gamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """log Gamma of positive numbers; it and its derivatives take a tenth of the library's time."""
     z, low, _, pairs = _raised(x)
     below = pairs[0]
@@ -237,7 +237,7 @@ def log_gamma(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
 
 
 @jax.custom_jvp
-def digamma(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def digamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """The derivative of :func:`log_gamma`."""
     z, low, twice, pairs = _raised(x)
     below = twice * sum(1 / pair for pair in pairs)
@@ -245,7 +245,7 @@ def digamma(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return series - jnp.where(low, below, 0.0)
 
 
-def trigamma(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def trigamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """The derivative of :func:`digamma`."""
     z, low, twice, pairs = _raised(x)
     # 1 / u^2 + 1 / v^2 = ((u + v)^2 - 2 u v) / (u v)^2, in which little cancels.
@@ -270,7 +270,7 @@ SMALLEST_OF_SERIES = 100.0
 """Sizes from which Stirling's series has all digits."""
 
 
-def log_rising(y: Float[Array, "*n"], size: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def log_rising(y: Float[Array, "..."], size: Float[Array, "..."]) -> Float[Array, "..."]:
     """log Gamma(size + y) - log Gamma(size) - y log size, which is small where size is large."""
     small = jnp.minimum(size, SMALLEST_OF_SERIES)
     above, below = log_gamma(small + y), log_gamma(small)

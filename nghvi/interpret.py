@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted
 from nghvi._linalg import small
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.factors import CrossedStatistics
 from nghvi.data.frame import DataError, read_columns, suggest
 from nghvi.data.labels import encode_groups
 from nghvi.estimators.choices import check_counts, check_level, check_seed
@@ -26,6 +25,7 @@ from nghvi.estimators.row_facts import RowFacts
 from nghvi.infer import unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
+from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed import params_at, precision_factors
 from nghvi.posterior.predictive import Request, predictor_draws
 from nghvi.posterior.summaries import LEVEL, Summary, described
@@ -197,14 +197,8 @@ def icc(estimator: Any, level: float = LEVEL) -> Summary:
 def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Array, "s r"]:
     def one(each: Array) -> Array:
         params = params_at(model, data, each)
-        if isinstance(rows, CrossedStatistics):
-            square = rows.effects_square
-        else:
-            coef = model.all_coef(params)
-            moments = rows.moments(lambda x: model.features(params, x), coef, model.random)
-            square = jnp.diagonal(jnp.sum(moments.gram, axis=-1)) / moments.num_rows
         inverse = small.inverse_lower(model.precision_factor(params))
-        variance = jnp.sum(inverse**2, axis=0) * square
+        variance = jnp.sum(inverse**2, axis=0) * effects_of(model).mean_squares(params, rows)
         return variance / jnp.sum(variance)
 
     return jax.lax.map(one, theta)

@@ -18,17 +18,17 @@ STEEPNESS = 4.0
 STEPS = 15
 
 
-def log_in_units(u: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def log_in_units(u: Float[Array, "..."]) -> Float[Array, "..."]:
     """log s - log c."""
     return u + log_ndtr(STEEPNESS * u)
 
 
-def slope(u: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def slope(u: Float[Array, "..."]) -> Float[Array, "..."]:
     """The derivative of :func:`log_in_units`."""
     return 1 + STEEPNESS * inverse_mills(STEEPNESS * u)
 
 
-def coordinate(log_ratio: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def coordinate(log_ratio: Float[Array, "..."]) -> Float[Array, "..."]:
     """u from log s - log c by Newton steps: concave, so from the left they never overshoot."""
     start = -jnp.sqrt(2 * jnp.maximum(-log_ratio, 0.0)) / STEEPNESS
     return jax.lax.fori_loop(

@@ -159,13 +159,13 @@ class Response(eqx.Module):
 
     @abc.abstractmethod
     def log_prob(
-        self, y: Float[Array, "*n"], eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
-    ) -> Float[Array, "*n"]:
+        self, y: Float[Array, "..."], eta: Float[Array, "..."], dispersion: Float[Array, " c"]
+    ) -> Float[Array, "..."]:
         """Log density of each observation."""
 
     def slopes(
-        self, y: Float[Array, "*n"], eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
-    ) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
+        self, y: Float[Array, "..."], eta: Float[Array, "..."], dispersion: Float[Array, " c"]
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """First and second derivative of :meth:`log_prob` in eta.
 
         Steps and grids rest on the second, so it must not be positive. Where the density is not
@@ -180,25 +180,25 @@ class Response(eqx.Module):
         return jax.jvp(slope, (eta,), (one,))
 
     def curvature(
-        self, y: Float[Array, "*n"], eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
-    ) -> Float[Array, "*n"]:
+        self, y: Float[Array, "..."], eta: Float[Array, "..."], dispersion: Float[Array, " c"]
+    ) -> Float[Array, "..."]:
         """Minus the second derivative of :meth:`log_prob` in eta, negative where it is."""
         return -self.slopes(y, eta, dispersion)[1]
 
     @abc.abstractmethod
     def sample(
-        self, key: Key, eta: Float[Array, "*n"], dispersion: Float[Array, " c"]
-    ) -> Float[Array, "*n"]:
+        self, key: Key, eta: Float[Array, "..."], dispersion: Float[Array, " c"]
+    ) -> Float[Array, "..."]:
         """Draw observations."""
 
     @abc.abstractmethod
-    def mean(self, eta: Float[Array, "*n"], dispersion: Float[Array, " c"]) -> Float[Array, "*n"]:
+    def mean(self, eta: Float[Array, "..."], dispersion: Float[Array, " c"]) -> Float[Array, "..."]:
         """E[y | eta]."""
 
     @abc.abstractmethod
     def moments(
-        self, location: Float[Array, "*n"], variance: Float[Array, "*n"], dispersion: Array
-    ) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
+        self, location: Float[Array, "..."], variance: Float[Array, "..."], dispersion: Array
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """Mean and variance of y if eta ~ N(location, variance).
 
         ``variance`` is 0 unless the response is conjugate; so in the next two.
@@ -206,14 +206,14 @@ class Response(eqx.Module):
 
     def log_predictive(
         self, y: Array, location: Array, variance: Array, dispersion: Array
-    ) -> Float[Array, "*n"]:
+    ) -> Float[Array, "..."]:
         """Log density of y if eta ~ N(location, variance)."""
         return self.log_prob(y, location, dispersion)
 
     @abc.abstractmethod
     def cdf(
         self, y: Array, location: Array, variance: Array, dispersion: Array
-    ) -> Float[Array, "*n"]:
+    ) -> Float[Array, "..."]:
         """P(Y <= y) if eta ~ N(location, variance)."""
 
     def below(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:

@@ -47,7 +47,7 @@ def solve_lower(
     return jnp.stack(x)
 
 
-def inverse_lower(lower: Float[Array, "r r *k"]) -> Float[Array, "r r *k"]:
+def inverse_lower(lower: Float[Array, "r r ..."]) -> Float[Array, "r r ..."]:
     """The inverse of one lower triangular matrix, or of each of a batch."""
     r = lower.shape[0]
     if r == 0:

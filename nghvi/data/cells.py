@@ -58,10 +58,10 @@ class CellRows(Rows):
             cell_of=jax.device_put(memory[placed]),
         )
 
-    def at_observations(self, values: Float[Array, "n *rest"]) -> Float[Array, "o *rest"]:
+    def at_observations(self, values: Float[Array, "n ..."]) -> Float[Array, "o ..."]:
         return self.within.expand(values[self.row_of])
 
-    def by_row(self, values: Float[Array, "o *rest"]) -> Float[Array, "n *rest"]:
+    def by_row(self, values: Float[Array, "o ..."]) -> Float[Array, "n ..."]:
         return self.within.sum(values)[self.cell_of]
 
     def total(self, values: Float[Array, " o"]) -> Float[Array, ""]:

@@ -51,11 +51,11 @@ class Grouped(eqx.Module):
         """Groups that are there: all of them but in a piece that was filled up."""
         return len(self.original_order)
 
-    def over_groups(self, values: Float[Array, "k *rest"]) -> Float[Array, "*rest"]:
+    def over_groups(self, values: Float[Array, "k ..."]) -> Float[Array, "..."]:
         """Sum of values by group."""
         return jnp.sum(values, axis=0)
 
-    def in_original_order(self, values: Float[Array, "k *rest"]) -> Float[Array, "k *rest"]:
+    def in_original_order(self, values: Float[Array, "k ..."]) -> Float[Array, "k ..."]:
         """Values by group, from memory order to the order of the group codes."""
         return values[self.original_order]
 
@@ -166,21 +166,21 @@ class Rows(Grouped):
         computed = of(self.x)
         return computed if self.index is None else computed[self.index]
 
-    def at_observations(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+    def at_observations(self, values: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
         """Values of rows at each of their observations; here a row has one."""
         return values
 
-    def by_row(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+    def by_row(self, values: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
         """Sums of observations' values over those of a row; here a row has one."""
         return values
 
-    def weighted(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+    def weighted(self, values: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
         """Values times the number of times their row was observed (0 for padding)."""
         if self.weight is None:
             return values
         return values * self.weight.reshape(-1, *(1,) * (values.ndim - 1))
 
-    def sum(self, values: Float[Array, "n *rest"]) -> Float[Array, "k *rest"]:
+    def sum(self, values: Float[Array, "n ..."]) -> Float[Array, "k ..."]:
         """Sum over the rows of each group."""
         return jnp.concatenate([jnp.sum(b, axis=1) for b in self._split(self.weighted(values))])
 
@@ -188,7 +188,7 @@ class Rows(Grouped):
         """Sum over all rows."""
         return jnp.sum(values if self.weight is None else values * self.weight)
 
-    def expand(self, values: Float[Array, "k *rest"]) -> Float[Array, "n *rest"]:
+    def expand(self, values: Float[Array, "k ..."]) -> Float[Array, "n ..."]:
         """The value of each row's group."""
         parts, start = [], 0
         for count, size in self.blocks:
@@ -222,7 +222,7 @@ class Rows(Grouped):
         gram, cross, square = _row_moments((design, error), self)
         return Moments(gram, cross, square, self.num_rows)
 
-    def _split(self, values: Float[Array, "n *rest"]) -> list[Float[Array, "kb nb *rest"]]:
+    def _split(self, values: Float[Array, "n ..."]) -> list[Float[Array, "kb nb ..."]]:
         parts, start = [], 0
         for count, size in self.blocks:
             part = values[start : start + count * size]

@@ -82,7 +82,7 @@ class RowsPiece(Rows):
     def num_present(self) -> Int[Array, ""]:
         return jnp.sum(self.present)
 
-    def over_groups(self, values: Float[Array, "g *rest"]) -> Float[Array, "*rest"]:
+    def over_groups(self, values: Float[Array, "g ..."]) -> Float[Array, "..."]:
         mask = self.present.reshape(-1, *(1,) * (values.ndim - 1))
         return jnp.sum(jnp.where(mask, values, 0.0), axis=0)
 

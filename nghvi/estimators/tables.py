@@ -191,13 +191,11 @@ def typical_inputs(raw: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
 def effects_table(posterior: MixedPosterior, factor: Any = None) -> pd.DataFrame:
     """Posterior mean and sd of every effect; of several factors, those of one."""
     names = posterior.names
-    effects, levels, heading = names.effects, names.groups, "group"
+    effects, levels, heading, chosen = names.effects, names.groups, "group", 0
     if names.factors:
         chosen = _place_of_factor(posterior, factor)
         heading, effects, levels = names.factors[chosen]
-        mean, sd = posterior.factor_moments()[chosen]
-    else:
-        mean, sd = posterior.effect_moments()
+    mean, sd = posterior.effect_moments()[chosen]
     columns = {}
     for j, name in enumerate(effects):
         columns[f"{name}_mean"], columns[f"{name}_sd"] = mean[:, j], sd[:, j]

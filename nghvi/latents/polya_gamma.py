@@ -33,7 +33,7 @@ _MEAN_SERIES = (-1.0) ** _POWERS * zeta(2.0 * _POWERS + 2, TERMS + 0.5)
 _VARIANCE_SERIES = (-1.0) ** _POWERS * (_POWERS + 1) * zeta(2.0 * _POWERS + 4, TERMS + 0.5)
 
 
-def sample_polya_gamma(key: Key, tilt: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def sample_polya_gamma(key: Key, tilt: Float[Array, "..."]) -> Float[Array, "..."]:
     """A draw of PG(1, c) for each tilt c."""
     key_terms, key_remainder = jax.random.split(key)
     tilt = jnp.minimum(jnp.abs(tilt), LARGEST_TILT)
@@ -45,13 +45,15 @@ def sample_polya_gamma(key: Key, tilt: Float[Array, "*n"]) -> Float[Array, "*n"]
     return terms + mean * jnp.exp(jnp.sqrt(log_variance) * normal - 0.5 * log_variance)
 
 
-def _scales(tilt: Float[Array, "*n"]) -> Float[Array, "t *n"]:
+def _scales(tilt: Float[Array, "..."]) -> Float[Array, "t ..."]:
     """Means of the leading terms."""
     halves = jnp.asarray(_HALVES.reshape(-1, *(1,) * tilt.ndim))
     return 0.5 / ((np.pi * halves) ** 2 + 0.25 * tilt**2)
 
 
-def _remainder_moments(tilt: Float[Array, "*n"]) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
+def _remainder_moments(
+    tilt: Float[Array, "..."],
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Mean and variance of the terms that are left out.
 
     Far from 0 they are those of the whole sum less those of the leading terms. Near 0 that would

@@ -88,7 +88,7 @@ def _log_density(q: Variational, theta: Array) -> Array:
 def _rows(
     posterior: MixedPosterior,
     theta: np.ndarray,
-    effects: Any,
+    effects: tuple[np.ndarray, ...],
     observed: Observed,
     seed: int,
 ) -> dict[str, dict[str, np.ndarray]]:

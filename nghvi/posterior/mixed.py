@@ -7,11 +7,10 @@ standardised inputs and only the response is mapped back.
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import block_diag
@@ -19,14 +18,12 @@ from scipy.linalg import block_diag
 from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
 from nghvi._typing import Data
-from nghvi.data.factors import CrossedStatistics
 from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StreamedRows
 from nghvi.infer import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, MixedParams
-from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity
-from nghvi.posterior import by_factor
+from nghvi.posterior.effects import average_moments, effects_of
 
 
 class GroupingFactor(NamedTuple):
@@ -134,10 +131,10 @@ class MixedPosterior(NamedTuple):
         if params.coef.shape[-1] != len(names.features):
             raise DataError("coefficients have other names than columns.")
         eqx.filter_eval_shape(precision_factors, self.model, params)
-        to_raw = jax.device_put(self.maps()[1])
         for part in self.parts:
-            if names.effects and not isinstance(part, StreamedRows | CrossedStatistics):
-                eqx.filter_eval_shape(_average_moments, self.model, part, key, theta, to_raw)
+            if names.effects and not isinstance(part, StreamedRows):
+                settings = key, theta, self._effects_maps()
+                eqx.filter_eval_shape(_average_moments, self.model, part, *settings)
 
     def features_are_constant(self) -> bool:
         """Whether the network gives every row the same features (at the centre of q).
@@ -174,11 +171,8 @@ class MixedPosterior(NamedTuple):
             "effects_cov": root @ root.transpose(0, 2, 1),
         }
 
-    def joint(self, number: int, seed: int) -> tuple[np.ndarray, Any]:
-        """Joint draws of theta, (S, m), and the effects, (S, K, r), on the fitted scale.
-
-        Of several factors a tuple of such draws.
-        """
+    def joint(self, number: int, seed: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Joint draws of theta, (S, m), and every factor's effects, (S, K, r), fitted scale."""
         if isinstance(self.data, StreamedRows):
             raise DataError(
                 f"draws of the effects of {self.data.num_groups} groups on disk do not fit into "
@@ -186,17 +180,17 @@ class MixedPosterior(NamedTuple):
             )
         theta = self.inference.pool.resample(number, np.random.default_rng(seed))
         keys = jax.random.split(jax.random.key(seed), (len(self.parts), number))
-        effects = [
-            jax.tree.map(np.asarray, _draw_effects(self.model, part, key, jax.device_put(theta)))
+        drawn = [
+            _draw_effects(self.model, part, key, jax.device_put(theta))
             for part, key in zip(self.parts, keys, strict=True)
         ]
-        return theta, effects[0] if self.names.factors else np.concatenate(effects, axis=1)
+        return theta, tuple(np.concatenate(own, axis=1) for own in zip(*drawn, strict=True))
 
-    def at(self, theta: np.ndarray, effects: Any) -> dict[str, np.ndarray]:
+    def at(self, theta: np.ndarray, effects: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
         """Globals and effects of joint draws on the raw scale; ``effects[month]`` of a factor."""
         found, to_raw = self.globals_at(theta), self.maps()[1]
         if not self.names.factors:
-            return {**found, "effects": effects @ to_raw.T}
+            return {**found, "effects": effects[0] @ to_raw.T}
         covariance = found.pop("effects_cov")
         parts = zip(self.names.factors, self.names.blocks, effects, strict=True)
         for factor, block, own in parts:
@@ -208,38 +202,33 @@ class MixedPosterior(NamedTuple):
         """Joint draws of globals and effects, raw scale."""
         return self.at(*self.joint(number, seed))
 
-    def effect_moments(self, most: int = 2000) -> tuple[np.ndarray, np.ndarray]:
-        """Posterior mean and sd of every effect, (K, r) each, on the raw scale.
+    def effect_moments(self, most: int = 2000) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Posterior mean and sd of the effects of every factor, (K, r) each, on the raw scale.
 
         Averages each draw's exact conditional moments where they are known: no sampling noise
         but that of theta.
         """
-        theta = self.inference.pool.resample(
-            min(most, self._affordable()), np.random.default_rng(0)
-        )
+        number = min(most, self._affordable())
+        theta = self.inference.pool.resample(number, np.random.default_rng(0))
         keys = jax.random.split(jax.random.key(0), len(theta))
-        settings = keys, jax.device_put(theta), jax.device_put(self.maps()[1])
+        settings = keys, jax.device_put(theta), self._effects_maps()
 
         def average(part: Data) -> tuple:
             if isinstance(part, StreamedRows):
-                return part.by_group(lambda piece: _average_moments(self.model, piece, *settings))
+                return (
+                    part.by_group(lambda piece: _average_moments(self.model, piece, *settings)[0]),
+                )
             return _average_moments(self.model, part, *settings)
 
-        mean, square = (np.concatenate(a) for a in zip(*map(average, self.parts), strict=True))
-        return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
+        found = []
+        for of_factor in zip(*map(average, self.parts), strict=True):
+            mean, square = (np.concatenate(each) for each in zip(*of_factor, strict=True))
+            found.append((mean, np.sqrt(np.maximum(square - mean**2, 0.0))))
+        return found
 
-    def factor_moments(self, most: int = 2000) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The same of every one of several factors."""
-        number = min(most, self._affordable())
-        theta = self.inference.pool.resample(number, np.random.default_rng(0))
+    def _effects_maps(self) -> tuple[Array, ...]:
         to_raw = self.maps()[1]
-        maps = tuple(jax.device_put(to_raw[block, block]) for block in self.names.blocks)
-        params = unravel_draws(self.model, self.data, theta)
-        found = eqx.filter_jit(by_factor.average_moments)(
-            cast(SeveralFactors, self.model), self.data, params, maps
-        )
-        moments = [(np.asarray(mean), np.asarray(square)) for mean, square in found]
-        return [(mean, np.sqrt(np.maximum(square - mean**2, 0.0))) for mean, square in moments]
+        return tuple(jax.device_put(to_raw[block, block]) for block in self.names.blocks)
 
     def _affordable(self) -> int:
         size = sum(self.model.evaluation_size(part) for part in self.parts)
@@ -273,30 +262,16 @@ def params_at(model: MixedModel, data: Data, theta: Array) -> MixedParams:
 
 
 @eqx.filter_jit
-def _draw_effects(model: MixedModel, data: Data, keys: Array, theta: Array) -> Any:
-    def one(draw: tuple[Array, Array]) -> Any:
-        params = params_at(model, data, draw[1])
-        if isinstance(model, SeveralFactors):
-            return by_factor.drawn(model, data, draw[0], params)
-        return data.in_original_order(model.draw_effects(draw[0], params, data))
+def _draw_effects(model: MixedModel, data: Data, keys: Array, theta: Array) -> tuple[Array, ...]:
+    def one(draw: tuple[Array, Array]) -> tuple[Array, ...]:
+        return effects_of(model).draw(draw[0], params_at(model, data, draw[1]), data)
 
     return jax.lax.map(one, (keys, theta))
 
 
 @eqx.filter_jit
 def _average_moments(
-    model: MixedModel, data: Data, keys: Array, theta: Array, to_raw: Array
-) -> tuple[Array, Array]:
-    """E[alpha] and E[alpha^2] over draws of theta, accumulated without storing draws."""
-
-    def add(total: tuple[Array, Array], draw: tuple[Array, Array]) -> tuple[tuple, None]:
-        params = params_at(model, data, draw[1])
-        mean, cov = model.effect_moments(draw[0], params, data)
-        mean = mean @ to_raw.T
-        variance = jnp.einsum("ia,abk,ib->ki", to_raw, cov, to_raw)
-        return (total[0] + mean, total[1] + mean**2 + variance), None
-
-    zero = jnp.zeros((data.num_groups, model.num_effects))
-    (mean, square), _ = jax.lax.scan(add, (zero, zero), (keys, theta))
-    number = theta.shape[0]
-    return data.in_original_order(mean / number), data.in_original_order(square / number)
+    model: MixedModel, data: Data, keys: Array, theta: Array, to_raw: tuple[Array, ...]
+) -> tuple[tuple[Array, Array], ...]:
+    params = jax.vmap(unraveller(model, data))(theta)
+    return average_moments(effects_of(model), data, keys, params, to_raw)

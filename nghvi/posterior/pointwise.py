@@ -17,8 +17,7 @@ from jaxtyping import Array, Float
 from nghvi._core.response import Response
 from nghvi._typing import Data, Key
 from nghvi.models.mixed import MixedModel
-from nghvi.models.several_factors import SeveralFactors
-from nghvi.posterior import by_factor
+from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed import MixedPosterior, params_at
 from nghvi.posterior.request import padded
 
@@ -79,7 +78,7 @@ def by_rows(
     posterior: MixedPosterior,
     value: Value,
     theta: Float[np.ndarray, "s m"],
-    effects: Any,
+    effects: tuple[np.ndarray, ...],
     observed: Observed,
     seed: int = 0,
 ) -> Iterator[Any]:
@@ -106,10 +105,8 @@ def _by_rows(
         params = params_at(model, data, draw[1])
         h = model.features(params, rows.x)
         eta = h @ model.all_coef(params)
-        if isinstance(model, SeveralFactors):
-            eta = eta + by_factor.at_rows(model, model.design(h), draw[2], rows.codes)
-        elif model.num_effects:
-            eta = eta + jnp.sum(model.design(h) * draw[2][rows.codes], axis=1)
+        if model.num_effects:
+            eta = eta + effects_of(model).at_rows(model.design(h), draw[2], rows.codes)
         return value(model.response_at(rows.x), draw[0], rows.y, eta, model.dispersion(params))
 
     return jax.lax.map(one, (jax.random.split(key, len(draws[0])), *draws))

@@ -20,19 +20,12 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int
 
-from nghvi._core.draws import flat_normal
 from nghvi._core.support import Support
-from nghvi._typing import Data, Key
-from nghvi.latents import conjugate
-from nghvi.latents.rows import whiten_design
-from nghvi.models.mixed import MixedModel, MixedParams
-from nghvi.models.several_factors import SeveralFactors
-from nghvi.posterior import by_factor
+from nghvi.models.mixed import MixedParams
+from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed import MixedPosterior, params_at
 from nghvi.posterior.request import Draw, Inputs, Request, filled, held, inputs_once, padded
 
-ROWS_AT_ONCE = 20_000
-"""Rows whose groups' covariances are looked up together; bounds memory."""
 NUMBERS_AT_ONCE = 4e7
 CLOSE_ENOUGH, MOST_STEPS = 1e-7, 60
 """In sds, how near a quantile is found, and in how many steps at most."""
@@ -105,12 +98,9 @@ def _joint_draws(
     posterior, request = held(posterior, request)
     inputs = Inputs.of(posterior, request.rows(0, n), averaged=False)
     # One more than the codes ask for at most, rounded: effects of groups never seen.
-    if factors := posterior.names.factors:
-        beyond = request.codes.max(axis=0, initial=0) + 2 - [len(f.levels) for f in factors]
-        number = tuple(max(padded(int(each)), 1) for each in beyond)
-    else:
-        num_known = sum(part.num_groups for part in posterior.parts)
-        number = (max(padded(int(request.codes.max(initial=0)) + 1 - num_known + 1), 1),)
+    num_known = effects_of(posterior.model).num_known(posterior.parts)
+    beyond = np.atleast_1d(request.codes.max(axis=0, initial=0) + 2 - num_known)
+    number = tuple(max(padded(int(each)), 1) for each in beyond)
     return np.asarray(_draw(inputs, request.effects, number, noise))[:, :n]
 
 
@@ -257,7 +247,7 @@ def _draw(
     inputs: Inputs, effects: bool, num_new: tuple[int, ...], noise: bool
 ) -> Float[Array, "s n"]:
     """Responses, or without noise their means, for every draw of theta and the effects."""
-    model = inputs.model
+    model, of_groups = inputs.model, effects_of(inputs.model)
     response = model.response_at(inputs.x)
 
     def one(draw: tuple[Array, Array]) -> Array:
@@ -265,14 +255,10 @@ def _draw(
         key_effects, key_new, key_noise = jax.random.split(draw[0], 3)
         h = model.features(params, inputs.x)
         eta = h @ model.all_coef(params)
-        if effects and isinstance(model, SeveralFactors):
-            known = by_factor.drawn(model, inputs.parts[0], key_effects, params)
-            tables = by_factor.with_new(model, known, params, key_new, num_new)
-            eta = eta + by_factor.at_rows(model, model.design(h), tables, inputs.codes)
-        elif effects and model.num_effects:
-            new = _population(model, params, key_new, num_new[0])
-            table = jnp.concatenate([_drawn(model, inputs.parts, key_effects, params), new])
-            eta = eta + jnp.sum(model.design(h) * table[inputs.codes], axis=1)
+        if effects and model.num_effects:
+            known = of_groups.draw_all(key_effects, params, inputs.parts)
+            tables = of_groups.with_new(known, params, key_new, num_new)
+            eta = eta + of_groups.at_rows(model.design(h), tables, inputs.codes)
         if not noise:
             return response.mean(eta, model.dispersion(params))
         return response.sample(key_noise, eta, model.dispersion(params))
@@ -284,70 +270,13 @@ def _predictor(
     inputs: Inputs, draw: Draw, effects: bool
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " c"]]:
     """Location and variance of the linear predictor of every row given theta; dispersion."""
-    model, parts, codes = inputs.model, inputs.parts, inputs.codes
-    key, theta, standard = draw
-    params: MixedParams = params_at(model, parts[0], theta)
+    model, (key, theta, standard) = inputs.model, draw
+    params: MixedParams = params_at(model, inputs.parts[0], theta)
     h = model.features(params, inputs.x)
-    fixed, design = h @ model.all_coef(params), model.design(h)
+    fixed = h @ model.all_coef(params)
     if not effects or model.num_effects == 0:
         return fixed, jnp.zeros_like(fixed), model.dispersion(params)
-    if isinstance(model, SeveralFactors):
-        mean, variance = by_factor.predictor(
-            model, parts[0], (key, params, standard), design, codes
-        )
-        return fixed + mean, variance, model.dispersion(params)
-    white = whiten_design(design, model.precision_factor(params))
-    population = jnp.sum(white**2, axis=1)
-    num_known = sum(part.num_groups for part in parts)
-    known = codes < num_known
-    position = jnp.minimum(codes, num_known - 1)
-    if model.response.conjugate:
-        mean, covariance = _conditional(model, parts, params)
-
-        def variance_of(row: tuple[Array, Array]) -> Array:
-            return row[0] @ covariance[row[1]] @ row[0]
-
-        variance = jax.lax.map(variance_of, (design, position), batch_size=ROWS_AT_ONCE)
-        location = fixed + jnp.where(known, jnp.sum(design * mean[position], axis=1), 0.0)
-        return location, jnp.where(known, variance, population), model.dispersion(params)
-    # Drawing is dear, and predictions for the population need none.
-    drawn = jax.lax.cond(
-        jnp.any(known),
-        lambda: _drawn(model, parts, key, params),
-        lambda: jnp.zeros((num_known, model.num_effects)),
+    mean, variance = effects_of(model).predictor(
+        (key, params, standard), model.design(h), inputs.codes, inputs.parts
     )
-    # One direction suffices: an unseen group's predictor has variance z' Omega z. It is the same
-    # in all rows, so that a row's prediction does not depend on the others.
-    new = jnp.sqrt(population) * standard
-    effect = jnp.where(known, jnp.sum(design * drawn[position], axis=1), new)
-    return fixed + effect, jnp.zeros_like(fixed), model.dispersion(params)
-
-
-def _conditional(
-    model: MixedModel, parts: tuple[Data, ...], params: MixedParams
-) -> tuple[Float[Array, "k r"], Float[Array, "k r r"]]:
-    """Conditional means and covariances of all groups, original order."""
-    means, covariances = [], []
-    for part in parts:
-        mean, covariance = conjugate.moments(model.conditional(params, part))
-        means.append(part.in_original_order(mean))
-        covariances.append(part.in_original_order(jnp.moveaxis(covariance, -1, 0)))
-    return jnp.concatenate(means), jnp.concatenate(covariances)
-
-
-def _drawn(
-    model: MixedModel, parts: tuple[Data, ...], key: Key, params: MixedParams
-) -> Float[Array, "k r"]:
-    """Effects of all known groups, original order."""
-    keys = jax.random.split(key, len(parts))
-    drawn = [model.draw_effects(k, params, part) for k, part in zip(keys, parts, strict=True)]
-    return jnp.concatenate(
-        [part.in_original_order(d) for part, d in zip(parts, drawn, strict=True)]
-    )
-
-
-def _population(
-    model: MixedModel, params: MixedParams, key: Key, number: int
-) -> Float[Array, "k r"]:
-    white = flat_normal(key, (model.num_effects, number))
-    return conjugate.colour(white, model.precision_factor(params))
+    return fixed + mean, variance, model.dispersion(params)

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from nghvi.models.mixed import MixedParams
-from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity
+from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed import MixedPosterior, params_at
 
 DRAWS = 2**16
@@ -40,8 +40,7 @@ def stated_priors(posterior: MixedPosterior) -> dict[str, str]:
     said |= model.response.stated_priors(model.priors)
     for i, name in enumerate(effects):
         said[f"effects_sd[{name}]"] = model.effects_prior.stated(i)
-    own = model.parts if isinstance(model, SeveralFactors) else (model.effects_prior,)
-    pairs = zip(own, posterior.names.blocks, strict=True)
+    pairs = zip(effects_of(model).priors, posterior.names.blocks, strict=True)
     prior_of = [prior for prior, block in pairs for _ in effects[block]]
     for name, (i, _) in posterior.names.correlations.items():
         said[name] = prior_of[i].stated(None)

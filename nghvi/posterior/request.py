@@ -12,7 +12,7 @@ from nghvi._typing import Data, Key
 from nghvi.data.panel import distinct_rows
 from nghvi.data.streamed import StreamedRows
 from nghvi.models.mixed import MixedModel
-from nghvi.models.several_factors import SeveralFactors
+from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed import MixedPosterior
 
 
@@ -20,7 +20,7 @@ class Request(NamedTuple):
     """Rows to predict, on the fitted scale."""
 
     x: Float[np.ndarray, "n d"]
-    codes: Int[np.ndarray, "n *f"]
+    codes: Int[np.ndarray, "n ..."]
     """Position of the row's group among the known ones; beyond them, one number per unseen group.
 
     A column per factor where there are several.
@@ -61,7 +61,7 @@ def held(posterior: MixedPosterior, request: Request) -> tuple[MixedPosterior, R
     return posterior._replace(inference=inference), request._replace(codes=codes)
 
 
-Draw = tuple[Key, Float[Array, "*s m"], Float[Array, "*s"]]
+Draw = tuple[Key, Float[Array, "... m"], Float[Array, "..."]]
 
 
 class Inputs(NamedTuple):
@@ -74,7 +74,7 @@ class Inputs(NamedTuple):
     standard: Float[Array, " s"]
     """One standard normal per draw, stratified: an unseen group's effect, in units of its sd."""
     x: Float[Array, "n d"]
-    codes: Int[Array, "n *f"]
+    codes: Int[Array, "n ..."]
 
     @staticmethod
     def of(posterior: MixedPosterior, request: Request, *, averaged: bool = True) -> "Inputs":
@@ -83,8 +83,7 @@ class Inputs(NamedTuple):
         theta = posterior.inference.pool.resample(request.draws, rng)
         keys = jax.random.split(jax.random.key(request.seed), request.draws)
         standard = ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
-        model = posterior.model
-        if averaged and isinstance(model, SeveralFactors) and model.draws_for(posterior.data):
+        if averaged and effects_of(posterior.model).in_pairs(posterior.data):
             theta, keys, standard = _in_pairs(theta, keys, standard)
         arrays = (jax.device_put(a) for a in (theta, standard, request.x, request.codes))
         return Inputs(posterior.model, posterior.parts, keys, *arrays)

@@ -30,21 +30,21 @@ from nghvi._typing import PyTree, Scalar
 class Tangent(NamedTuple):
     """A direction of a block, the diagonal of C in relative terms."""
 
-    mean: Float[Array, "d *k"]
-    strict: Float[Array, "d d *k"]
+    mean: Float[Array, "d ..."]
+    strict: Float[Array, "d d ..."]
     """C strict(M)."""
-    relative: Float[Array, "d *k"]
+    relative: Float[Array, "d ..."]
     """Diagonal of M."""
 
 
 class Block(NamedTuple):
     """N(mean, C C') with C lower triangular; locals have a last axis, their groups."""
 
-    mean: Float[Array, "d *k"]
-    factor: Float[Array, "d d *k"]
+    mean: Float[Array, "d ..."]
+    factor: Float[Array, "d d ..."]
 
     @property
-    def diagonal(self) -> Float[Array, "d *k"]:
+    def diagonal(self) -> Float[Array, "d ..."]:
         """Diagonal of C."""
         return jnp.einsum("ii...->i...", self.factor)
 
@@ -54,15 +54,17 @@ class Block(NamedTuple):
         d = self.mean.shape[0]
         return self.mean.size + self.mean.size * (d + 1) // 2
 
-    def transport(self, noise: Float[Array, "d *k"]) -> Float[Array, "d *k"]:
+    def transport(self, noise: Float[Array, "d ..."]) -> Float[Array, "d ..."]:
         """The draw made of this noise."""
         return self.mean + jnp.sum(self.factor * noise[None], axis=1)
 
-    def log_density(self, noise: Float[Array, "d *k"]) -> Scalar:
+    def log_density(self, noise: Float[Array, "d ..."]) -> Scalar:
         """Log density of that draw. Needs no inverse of C, which may be all but singular."""
         return log_standard_normal(noise) - jnp.sum(jnp.log(jnp.abs(self.diagonal)))
 
-    def natural_gradient(self, noise: Float[Array, "d *k"], slope: Float[Array, "d *k"]) -> Tangent:
+    def natural_gradient(
+        self, noise: Float[Array, "d ..."], slope: Float[Array, "d ..."]
+    ) -> Tangent:
         """Of the ELBO, at one draw; ``slope``: gradient of the log target there."""
         white = jnp.sum(self.factor * slope[:, None], axis=0) + noise
         terms = self.factor * white[None]
