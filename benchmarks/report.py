@@ -59,21 +59,21 @@ def _cells(row: dict) -> list[str]:
     doubt = " (not converged)" if verdict is False else ""
     return [
         row["method"],
-        _number(row.get("cold_seconds"), ".3g"),
-        _number(row.get("warm_seconds"), ".3g"),
-        _number(row.get("summary_seconds"), ".2g"),
-        _number(row.get("cold_ratio"), ".3g"),
-        _number(row.get("warm_ratio"), ".3g"),
-        _number(compared.get("mean_error"), ".2f"),
-        _range(compared.get("sd_ratio_coef")),
-        _range(compared.get("sd_ratio_variances")),
+        number(row.get("cold_seconds"), ".3g"),
+        number(row.get("warm_seconds"), ".3g"),
+        number(row.get("summary_seconds"), ".2g"),
+        number(row.get("cold_ratio"), ".3g"),
+        number(row.get("warm_ratio"), ".3g"),
+        number(compared.get("mean_error"), ".2f"),
+        number_range(compared.get("sd_ratio_coef")),
+        number_range(compared.get("sd_ratio_variances")),
         f"{status}{row['remark']}{doubt}",
     ]
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _range(values: list[float] | None) -> str:
+def number_range(values: list[float] | None) -> str:
     return "-" if values is None else f"{values[0]:.2f} .. {values[1]:.2f}"

@@ -1,0 +1,377 @@
+"""The page of measurements, ``docs/results.md``, from the recorded rows; nothing is run::
+
+    python -m benchmarks.measured_page
+
+The sentences are in ``measured.md``; every number in them is computed here, from a file in
+``benchmarks/results``. What has no rows is not on the page.
+"""
+
+import json
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.report import number, number_range
+from nghvi.storage.file import replaced
+
+ROOT = pathlib.Path(__file__).parent.parent
+RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
+TEMPLATE = ROOT / "benchmarks" / "measured.md"
+Row = dict[str, Any]
+
+
+def read(name: str) -> Row:
+    """A recorded run: the newest file whose name fits the pattern."""
+    return json.loads(max(RESULTS.glob(f"{name}.json")).read_text())
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines))
+
+
+def span(values: Iterable[float], form: str = ".3f", joint: str = " to ") -> str:
+    """The smallest and the largest."""
+    held = list(values)
+    return f"{min(held):{form}}{joint}{max(held):{form}}"
+
+
+def when(about: Row) -> str:
+    """Date, commit and load of a run."""
+    commit = (about["commit"] or "unknown")[:7] + "+" * about["uncommitted_changes"]
+    return f"{about['date'][:10]}, commit {commit}, load {about['load_average_at_start']:.1f}"
+
+
+def is_binary(row: Row) -> bool:
+    """Whether a reference posterior is of a probit model."""
+    return "probit" in row["case"]
+
+
+def references() -> Row:
+    """Default fits against long MCMC runs."""
+    held = read("calibration")
+    rows = held["rows"]
+    lines = []
+    for name, chosen in (
+        ("linear", [row for row in rows if not is_binary(row)]),
+        ("probit", [row for row in rows if is_binary(row)]),
+    ):
+        ratios = [row[key] for row in chosen for key in ("sd_ratio_min", "sd_ratio_max")]
+        lines.append(
+            [
+                name,
+                str(len({row["case"] for row in chosen})),
+                str(len(chosen)),
+                str(sum(row["converged"] for row in chosen)),
+                f"{max(row['mean_error'] for row in chosen):.3f}",
+                span(ratios),
+                f"{100 * min(row['effects_ok'] for row in chosen):.0f} %",
+            ]
+        )
+    head = ("response", "references", "fits", "converged", "largest error of a mean, in sds")
+    return dict(
+        when=when(held["about"]),
+        references=len({row["case"] for row in rows}),
+        seeds=len({row["seed"] for row in rows}),
+        table=markdown((*head, "sd ratios", "effects right, least"), lines),
+    )
+
+
+def textbook() -> Row:
+    """Default fits beside lme4's, in four units."""
+    held = read("textbook")
+    rows = held["rows"]
+    plain = [row for row in rows if row["unit"] == "as they are"]
+    shown = sorted(plain, key=lambda row: -row["ratio"])[:6]
+    widest = shown[0]
+    head = ("data", "groups", "rows", "posterior median", "reference", "ratio")
+    lines = [
+        [
+            row["data"],
+            str(row["groups"]),
+            str(row["rows"]),
+            f"{row['residual_median']:.3g}",
+            f"{row['residual_reference']:.3g}",
+            f"{row['ratio']:.3f}",
+        ]
+        for row in shown
+    ]
+    others = {row["data"]: row["software"] for row in plain if "lme4" not in row["software"]}
+    intervals = sum(len(row["parameters"]) for row in rows)
+    return dict(
+        when=when(held["about"]),
+        data=len(plain),
+        fits=len(rows),
+        converged=sum(row["converged"] for row in rows),
+        ratios=span(row["ratio"] for row in rows),
+        widest=f"{widest['data']}, {widest['groups']} groups, {widest['rows']} rows",
+        others="; ".join(f"{name}: {software}" for name, software in others.items()),
+        excluded=sum(len(row["excluded"]) for row in rows),
+        intervals=intervals,
+        table=markdown(head, lines),
+    )
+
+
+PEER_NAMES = {
+    "nghvi": "nghvi",
+    "gpboost": "GPBoost",
+    "statsmodels": "statsmodels",
+    "bossanova": "bossanova",
+    "numpyro-svi": "NumPyro SVI",
+    "numpyro-nuts": "NumPyro NUTS",
+}
+PROBLEMS = {
+    "lmm": "linear, intercept",
+    "lmm3": "linear, 3 correlated effects",
+    "probit": "probit, intercept",
+}
+
+
+def peers() -> Row:
+    """Other packages on the same data."""
+    held = read("peers-full-*")
+    head = ("problem", "method", "cold s", "warm s", "mean error, sds", "sd ratio, coefficients")
+    lines = []
+    for row in held["rows"]:
+        compared = row["comparison"]
+        lines.append(
+            [
+                PROBLEMS[row["problem"]],
+                PEER_NAMES[row["method"]],
+                number(row.get("cold_seconds"), ".2g"),
+                number(row.get("warm_seconds"), ".2g"),
+                number(compared["mean_error"], ".2f"),
+                number_range(compared["sd_ratio_coef"]),
+                number_range(compared["sd_ratio_variances"]),
+                row["remark"] or "-",
+            ]
+        )
+    return dict(
+        when=when(held["about"]),
+        groups=held["settings"]["groups"],
+        table=markdown((*head, "sd ratio, log variances", "remark"), lines),
+    )
+
+
+def rules() -> Row:
+    """Example 1 of the paper: rules and ranks against the evidence."""
+    held = read("paper_rules")
+    linear = [row for row in held["rows"] if "log_evidence" in row]
+    settings = list(dict.fromkeys((row["method"], row["rank"]) for row in linear))
+    examples = list(dict.fromkeys(row["example"] for row in linear))
+    of = {(row["example"], row["method"], row["rank"]): row for row in linear}
+    head = ("method", "factors", *(EXAMPLES_1[name] for name in examples))
+
+    def cell(row: Row) -> str:
+        verdict = "" if row["converged"] else " (not converged)"
+        return f"{row['elbo'] - row['log_evidence']:.2f}{verdict}"
+
+    lines = [
+        [RULE_NAMES[method], str(rank), *(cell(of[name, method, rank]) for name in examples)]
+        for method, rank in settings
+    ]
+    return dict(when=when(held["about"]), table=markdown(head, lines))
+
+
+RULE_NAMES = {
+    "auto": "default",
+    "ng-hvi": "NG-HVI, the program's",
+    "ng-hvi-printed": "NG-HVI, as printed",
+    "sg-hvi": "SG-HVI",
+}
+EXAMPLES_1 = {
+    "ex1_K1000_ratio1": "K = 1,000, ratio 1",
+    "ex1_K100_ratio1": "K = 100, ratio 1",
+    "ex1_K100_ratio0.01": "K = 100, ratio 0.01",
+}
+
+
+def networks() -> Row:
+    """The default recipe beside the published rule on Example 2(a), paired."""
+    held = read("paper_networks")
+    rows = held["rows"]
+    of = {(row["example"], row["method"], row["seed"]): row for row in rows}
+    pairs = [
+        (key, row, of[key[0], "ng-hvi", key[2]])
+        for key, row in of.items()
+        if key[:2] in (("ex2a", "auto"), ("fresh", "auto"))
+    ]
+    head = ("data", "ELBO", "ELBO, published", "test R2", "R2, published", "log score")
+    lines = [
+        [
+            f"stored, seed {key[2]}" if key[0] == "ex2a" else f"fresh {key[2]}",
+            f"{ours['elbo']:.0f}",
+            f"{theirs['elbo']:.0f}",
+            f"{ours['r2']:.4f}",
+            f"{theirs['r2']:.4f}",
+            f"{ours['log_score']:.4f}",
+            f"{theirs['log_score']:.4f}",
+        ]
+        for key, ours, theirs in pairs
+    ]
+    gains = [ours["r2"] - theirs["r2"] for _, ours, theirs in pairs]
+    stored = [(ours["r2"], theirs["r2"]) for key, ours, theirs in pairs if key[0] == "ex2a"]
+    large = next(row for row in rows if row["example"] == "ex2b")
+    binary = [row for row in rows if row["example"] == "ex3"]
+    return dict(
+        when=when(held["about"]),
+        table=markdown((*head, "log score, published"), lines),
+        ahead=sum(gain > 0 for gain in gains),
+        pairs=len(pairs),
+        gains=span(gains, "+.4f"),
+        seeds=span((ours for ours, _ in stored), ".4f"),
+        seeds_published=span((theirs for _, theirs in stored), ".4f"),
+        settled=_opening([ours for _, ours, _ in pairs], "Settled"),
+        published=_opening([theirs for *_, theirs in pairs], "Not converged"),
+        coverage=span(ours["coverage"] for _, ours, _ in pairs),
+        seconds=span((ours["seconds"] for _, ours, _ in pairs), ".1f"),
+        seconds_published=span((theirs["seconds"] for *_, theirs in pairs), ".1f"),
+        large_r2=f"{large['r2']:.3f}",
+        large_score=f"{large['log_score']:.3f}",
+        large_coverage=f"{large['coverage']:.3f}",
+        large_seconds=f"{large['seconds']:.0f}",
+        large_verdict=large["verdict"].split(";")[0],
+        pce=span((row["pce"] for row in binary), ".4f"),
+        f1=span((row["f1"] for row in binary), ".4f"),
+        binary_seeds=len(binary),
+        binary_seconds=span((row["seconds"] for row in binary), ".0f"),
+        binary_settled=_opening(binary, "Settled"),
+    )
+
+
+def _opening(rows: Sequence[Row], word: str) -> str:
+    """How many verdicts begin with a word."""
+    return f"{sum(row['verdict'].startswith(word) for row in rows)} of {len(rows)}"
+
+
+def steps() -> Row:
+    """What a step of a deep mixed model costs."""
+    held = read("network_step")
+    head = ("shape", "plain network, ms", "step, ms", "ratio", "collapsed rows, ms")
+    lines = [
+        [
+            row["shape"],
+            f"{row['plain_ms']:.2f}",
+            f"{row['step_ms']:.2f}",
+            f"{row['ratio']:.1f}",
+            number(row.get("collapsed_ms"), ".2f"),
+        ]
+        for row in held["rows"]
+    ]
+    collapsed = next(row for row in held["rows"] if "collapsed_ms" in row)
+    memory = read("network_memory")
+    return dict(
+        when=when(held["about"]),
+        table=markdown(head, lines),
+        cheaper=f"{collapsed['times_cheaper']:.0f}",
+        difference=f"{collapsed['score_difference']:.0e}",
+        memory_when=when(memory["about"]),
+        memory=markdown(
+            ("rows", "groups", "largest group", "peak, GB", "seconds for 12 steps"),
+            [
+                [
+                    f"{row['rows']:,}",
+                    f"{row['groups']:,}",
+                    f"{row['largest']:,}",
+                    f"{row['peak_gb']:.1f}",
+                    f"{row['seconds']:.0f}",
+                ]
+                for row in memory["rows"]
+            ],
+        ),
+    )
+
+
+def predictions() -> Row:
+    """Deep mixed models beside a peer, and their calibration."""
+    held = read("deep")
+    head = ("method", "test R2", "log score", "coverage of 90 %", "fit, s", "load")
+    lines = [
+        [
+            PEER_NAMES[row["method"]],
+            f"{row['r2']:.3f}",
+            f"{row['log_score']:.3f}",
+            f"{row['coverage']:.3f}",
+            f"{row['fit_seconds']:.0f}",
+            f"{row['load']:.1f}",
+        ]
+        for row in held["rows"]
+    ]
+    calibration = read("network_calibration")
+    rows = calibration["rows"]
+    covered = []
+    for level in ("0.5", "0.8", "0.95"):
+        values = [row[f"coverage_{level}"] for row in rows]
+        mean = sum(values) / len(values)
+        variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+        se = (variance / len(values)) ** 0.5
+        covered.append(f"{100 * float(level):.0f} % intervals cover {mean:.3f} ({se:.3f})")
+    return dict(
+        when=when(held["about"]),
+        table=markdown(head, lines),
+        calibration_when=when(calibration["about"]),
+        sets=len(rows),
+        covered=", ".join(covered),
+    )
+
+
+def strange_input() -> Row:
+    """The outcome of fuzzing."""
+    held = read("fuzz")
+    counts = held["counts"]
+    outcomes = list(counts["all"])
+    lines = [
+        [kind, *(str(found.get(outcome, 0)) for outcome in outcomes)]
+        for kind, found in counts.items()
+    ]
+    return dict(
+        when=when(held["about"]),
+        table=markdown(("input", *outcomes), lines),
+        offending=len(held["offending"]),
+    )
+
+
+def summary() -> Row:
+    """What the sections say, in a few lines."""
+    rows = read("calibration")["rows"]
+    linear = [row["mean_error"] for row in rows if not is_binary(row)]
+    probit = [row["mean_error"] for row in rows if is_binary(row)]
+    texts = read("textbook")["rows"]
+    warm = {
+        row["problem"]: row["warm_seconds"]
+        for row in read("peers-full-*")["rows"]
+        if row["method"] == "nghvi"
+    }
+    return dict(
+        fits=len(rows),
+        converged=sum(row["converged"] for row in rows),
+        linear=f"{max(linear):.3f}",
+        probit=f"{max(probit):.3f}",
+        texts=len(texts),
+        excluded=sum(len(row["excluded"]) for row in texts),
+        warm=", ".join(f"{PROBLEMS[name]} {value:.2g} s" for name, value in warm.items()),
+    )
+
+
+SECTIONS = (
+    summary,
+    references,
+    textbook,
+    peers,
+    predictions,
+    networks,
+    rules,
+    steps,
+    strange_input,
+)
+"""Each makes the numbers of the template's section of its name."""
+
+
+def page() -> str:
+    """The whole page."""
+    return TEMPLATE.read_text().format(**{section.__name__: section() for section in SECTIONS})
+
+
+if __name__ == "__main__":
+    with replaced(PAGE) as file:
+        file.write(page().encode())
