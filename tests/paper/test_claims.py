@@ -34,7 +34,7 @@ def test_every_claim_has_a_sentence_with_finite_numbers(rows, tmp_path):
         assert "{" not in row["found"]
         numbers = [v for v in row.values() if not isinstance(v, str)]
         assert np.isfinite(numbers).all()
-    claims.report(list(rows.values()), tmp_path)
+    claims.STUDY.report(list(rows.values()), tmp_path)
     table = (tmp_path / "claims.csv").read_text()
     assert all(name in table for name in rows)
     assert r"C\~{} must be a root of (I + B'D\^{}-2 B)" in (tmp_path / "claims.tex").read_text()

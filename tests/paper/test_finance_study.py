@@ -140,7 +140,7 @@ def test_a_changed_setting_stands_below_the_usual_one(done, tmp_path):
     better = [score + 0.25 for score in usual["log_scores_test"]]
     changed = {**usual, "covariance": "diagonal", "log_scores_test": better}
     real = [{**row, "data": "data 12345678"} for row in (*rows, changed)]
-    asset_pricing_views.report(real, tmp_path)
+    asset_pricing.STUDY.report(real, tmp_path)
     models = pd.read_csv(tmp_path / "finance_models.csv").set_index("model")
     assert models.loc["Linear", "LS test"].endswith("(-1.2502)")
     changes = pd.read_csv(tmp_path / "finance_changes.csv")

@@ -17,7 +17,7 @@ from nghvi.cli.side_by_side import run_side_by_side
 from nghvi.paper import studies
 from nghvi.paper.studies import example1, printed_values, problems
 from nghvi.paper.studies.compared import fit, linear
-from nghvi.paper.studies.exhibits import beside, write_table
+from nghvi.paper.studies.exhibits import Table, beside, write_table
 from nghvi.paper.studies.store import Store, StudyError
 from nghvi.paper.studies.study import Options, Study
 
@@ -36,7 +36,7 @@ def counted():
     def cells(options):
         return [{"method": m, "seed": options.seed} for m in ("a", "bad", "c")]
 
-    study = Study("counted", "a test", cells, run, lambda rows, folder: written.append(rows))
+    study = Study("counted", "a test", cells, run, lambda rows: written.append(rows) or [])
     return study, ran, written
 
 
@@ -157,7 +157,7 @@ def test_naive_predictions():
 
 def test_tables_in_three_forms(tmp_path):
     table = pd.DataFrame({"a_b": [beside(1.0, 2.0, 1), beside(np.nan, None)]}, index=["x", "y"])
-    write_table(table.rename_axis("method"), tmp_path, "t", "50 % of it")
+    write_table(Table("t", "50 % of it", table.rename_axis("method")), tmp_path)
     assert "1.0 (2.0)" in (tmp_path / "t.txt").read_text()
     assert pd.read_csv(tmp_path / "t.csv")["a_b"].tolist() == ["1.0 (2.0)", "-"]
     assert r"a\_b" in (tmp_path / "t.tex").read_text()

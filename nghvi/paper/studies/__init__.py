@@ -4,6 +4,7 @@ from nghvi.paper.studies import (
     appendix_probit,
     asset_pricing,
     claims,
+    controls,
     example1,
     example2,
     example3,
@@ -22,6 +23,7 @@ STUDIES = {
         example3.STUDY,
         asset_pricing.STUDY,
         last_table.STUDY,
+        controls.STUDY,
         claims.STUDY,
     )
 }

@@ -17,7 +17,7 @@ from nghvi.estimators.predictions import DRAWS
 from nghvi.paper.finance import FF3, FF5, StockPanel, load_panel, synthetic_panel
 from nghvi.paper.finance.bootstrap import mean_se, r2_se
 from nghvi.paper.finance.stock_panel import GROUP, RETURN
-from nghvi.paper.studies.asset_pricing_views import report
+from nghvi.paper.studies.asset_pricing_views import figures, tables
 from nghvi.paper.studies.compared import fit
 from nghvi.paper.studies.problems import Part
 from nghvi.paper.studies.store import Row, StudyError
@@ -146,7 +146,7 @@ def run(cell: Row, options: Options) -> Row:
     estimator = regressor(model, cell["seed"], options)
     found = fit(estimator, Part(panel.train[columns], panel.train[RETURN].to_numpy()))
     found |= {"converged": bool(estimator.converged_)} | _noise(estimator, len(panel.train))
-    found |= _scores(estimator, panel, columns)
+    found |= scores(estimator, panel, columns)
     found["panel"] = _facts(panel)
     if model == DEEP_LARGE:
         found["lek"] = _profiles(estimator, panel, names)
@@ -201,7 +201,7 @@ def _noise(estimator: Any, num_rows: int) -> Row:
     return found | ({"degrees": float(pool.weight @ reported["degrees"])} if student else {})
 
 
-def _scores(estimator: Any, panel: StockPanel, columns: list[str]) -> Row:
+def scores(estimator: Any, panel: StockPanel, columns: list[str]) -> Row:
     """Scores of both parts with standard errors; by month what the report resamples."""
     frame = pd.concat([panel.train, panel.test], ignore_index=True)
     X, y = frame[columns], frame[RETURN].to_numpy()
@@ -286,4 +286,6 @@ def _premia(estimator: Any, panel: StockPanel, names: list[str]) -> Row:
     return found
 
 
-STUDY = Study("finance", "asset pricing by industry", cells, run, report, describe)
+STUDY = Study(
+    "finance", "asset pricing by industry", cells, run, tables, figures, describe, "--data PATH"
+)

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nghvi.paper.finance.bootstrap import mean_se
 from nghvi.paper.studies import printed_values
-from nghvi.paper.studies.exhibits import beside, save, write_table
+from nghvi.paper.studies.exhibits import Table, beside, save
 from nghvi.paper.studies.store import Row
 
 SETTINGS = {"response": "gaussian", "priors": "default", "covariance": "full"}
@@ -22,8 +22,8 @@ RANKS = {"DMM [8]": 3, "DMM [32, 16, 8]": 5}
 """The paper's factors of the posterior covariance."""
 
 
-def report(rows: list[Row], folder: pathlib.Path) -> None:
-    """Models, industries, one change at a time; profiles, premia and calibration."""
+def tables(rows: list[Row]) -> list[Table]:
+    """Models, industries, one change at a time."""
     facts = rows[0]["panel"]
     source = f"{rows[0]['data']}: {facts['firms']} firms in {facts['groups']} groups"
     models = [row for row in rows if _is_model(row)]
@@ -32,12 +32,18 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
         "errors by blocks of months; over linear: test log score minus that of the best linear "
         "model with the same noise; over Gaussian: minus that of the same model with Gaussian noise"
     )
-    write_table(_models(models), folder, "finance_models", caption)
-    write_table(_industries(rows[0]), folder, "finance_industries", f"Largest groups ({source})")
+    found = [
+        Table("finance_models", caption, _models(models)),
+        Table("finance_industries", f"Largest groups ({source})", _industries(rows[0])),
+    ]
     caption = f"One setting changed, three factors ({source}); differences to the model's usual"
     changes = _changes([row for row in rows if row["factors"] == "FF3"])
-    if len(changes):
-        write_table(changes, folder, "finance_changes", caption)
+    return found + [Table("finance_changes", caption, changes)] * bool(len(changes))
+
+
+def figures(rows: list[Row], folder: pathlib.Path) -> None:
+    """Profiles, premia and calibration."""
+    models = [row for row in rows if _is_model(row)]
     for row in models:
         if "lek" in row:
             lek_profiles(row, folder, f"finance_lek_{row['factors']}{_suffix(row)}")

@@ -59,6 +59,11 @@ def fit(estimator: Any, part: Part, validation: Part | None = None) -> Row:
     }
 
 
+def step_seconds(rows: list[Row]) -> float:
+    """The time of a step: the median over runs, most of which others did not disturb."""
+    return float(np.median([row["seconds"] / max(row["steps"], 1) for row in rows]))
+
+
 def regression_scores(estimator: Any, problem: Problem) -> Row:
     """R2 on training and test rows, log score and coverage on test rows."""
     train, test = problem.train, problem.test

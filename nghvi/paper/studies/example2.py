@@ -8,8 +8,15 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from nghvi.paper.studies import printed_values, problems
-from nghvi.paper.studies.compared import OURS, fit, regression_scores, regressor, settings
-from nghvi.paper.studies.exhibits import beside, box_axis, save, trace_axes, write_table
+from nghvi.paper.studies.compared import (
+    OURS,
+    fit,
+    regression_scores,
+    regressor,
+    settings,
+    step_seconds,
+)
+from nghvi.paper.studies.exhibits import Table, beside, box_axis, save, trace_axes, verdicts
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
 
@@ -56,18 +63,23 @@ def table(rows: list[Row], printed: Mapping[str, Mapping[str, float]]) -> pd.Dat
                 "coverage": f"{group['coverage'].median():.3f}",
                 "ELBO": f"{group['elbo'].median():.0f}",
                 "steps": int(group["steps"].median()),
-                "ms per step": f"{1e3 * (group['seconds'] / group['steps']).median():.1f}",
+                "ms per step": f"{1e3 * step_seconds(group.to_dict('records')):.1f}",
                 "minutes": beside(group["seconds"].median() / 60, there.get("minutes"), 2),
                 "data sets": len(group),
+                "verdicts": verdicts(group["verdict"]),
             }
         )
     return pd.DataFrame(found).set_index("method")
 
 
-def report_2a(rows: list[Row], folder: pathlib.Path) -> None:
-    """The table; traces of the first data set; test R2 relative to DAVI over data sets."""
+def tables_2a(rows: list[Row]) -> list[Table]:
+    """One line per method."""
     caption = "Example 2(a): ours (paper's); medians over data sets"
-    write_table(table(rows, printed_values.EXAMPLE_2A), folder, "example2a", caption)
+    return [Table("example2a", caption, table(rows, printed_values.EXAMPLE_2A))]
+
+
+def figures_2a(rows: list[Row], folder: pathlib.Path) -> None:
+    """Traces of the first data set; test R2 relative to DAVI over data sets."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     _traces(axes[:2], rows, ("davi-published", "sg-hvi", "ng-hvi"), 6_000)
     wide = pd.DataFrame(rows).pivot(index="seed", columns="method", values="r2_test")
@@ -80,10 +92,14 @@ def report_2a(rows: list[Row], folder: pathlib.Path) -> None:
     save(figure, folder, "example2a")
 
 
-def report_2b(rows: list[Row], folder: pathlib.Path) -> None:
-    """The table and the traces."""
+def tables_2b(rows: list[Row]) -> list[Table]:
+    """One line per method."""
     caption = "Example 2(b): ours (paper's); medians over data sets"
-    write_table(table(rows, printed_values.EXAMPLE_2B), folder, "example2b", caption)
+    return [Table("example2b", caption, table(rows, printed_values.EXAMPLE_2B))]
+
+
+def figures_2b(rows: list[Row], folder: pathlib.Path) -> None:
+    """Traces of the first data set."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     _traces(axes, rows, ("sg-hvi", "ng-hvi"), 40_000)
     save(figure, folder, "example2b")
@@ -93,7 +109,14 @@ def _traces(axes: Any, rows: list[Row], methods: tuple[str, ...], below: float) 
     """Noisy ELBOs on the first data set, from ``below`` the one of NG-HVI upwards."""
     first = min(row["seed"] for row in rows)
     of = {row["method"]: row for row in rows if row["seed"] == first}
-    trace_axes(axes, {method: of[method] for method in methods})
+    shown = {
+        method: {
+            **of[method],
+            "seconds_a_step": step_seconds([r for r in rows if r["method"] == method]),
+        }
+        for method in methods
+    }
+    trace_axes(axes, shown)
     axes[0].set_ylim(of["ng-hvi"]["elbo"] - below, of["ng-hvi"]["elbo"] + below / 8)
 
 
@@ -108,16 +131,22 @@ STUDY_2A = Study(
     lambda cell, options: run(
         cell, problems.example2a(cell["seed"], options.groups()), SMALL, options
     ),
-    report_2a,
+    tables_2a,
+    figures_2a,
 )
 STUDY_2B = Study(
     "example2b",
     "Gaussian network [32, 16]",
     lambda options: [
-        {"method": method, "seed": seed} for seed in options.seeds(1) for method in METHODS_2B
+        {"method": method, "seed": seed, "network": problems.network_name(options.parameters)}
+        for seed in options.seeds(1)
+        for method in METHODS_2B
     ],
     lambda cell, options: run(
         cell, problems.example2b(cell["seed"], options.parameters, options.groups()), LARGE, options
     ),
-    report_2b,
+    tables_2b,
+    figures_2b,
+    lambda options: f"data of {problems.network_name(options.parameters)}",
+    "--parameters FILE",
 )

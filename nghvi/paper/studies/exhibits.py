@@ -1,8 +1,8 @@
 """Tables as text, CSV and LaTeX, the paper's number beside ours; figures in the paper's layout."""
 
 import pathlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,12 +18,35 @@ def beside(ours: float, paper: float | None, digits: int = 4) -> str:
     return shown if paper is None else f"{shown} ({paper:.{digits}f})"
 
 
-def write_table(table: pd.DataFrame, folder: pathlib.Path, name: str, caption: str) -> None:
-    """Write ``name.txt``, ``.csv`` and ``.tex``; the index is the first column."""
-    table = table.reset_index()
-    (folder / f"{name}.txt").write_text(f"{caption}\n\n{table.to_string(index=False)}\n")
-    table.to_csv(folder / f"{name}.csv", index=False)
-    (folder / f"{name}.tex").write_text(_latex(table, caption))
+class Table(NamedTuple):
+    """What a study found; the index is the first column."""
+
+    name: str
+    caption: str
+    frame: pd.DataFrame
+
+
+def write_table(table: Table, folder: pathlib.Path) -> None:
+    """Write ``name.txt``, ``.csv`` and ``.tex``."""
+    name, caption, frame = table
+    frame = frame.reset_index()
+    (folder / f"{name}.txt").write_text(f"{caption}\n\n{frame.to_string(index=False)}\n")
+    frame.to_csv(folder / f"{name}.csv", index=False)
+    (folder / f"{name}.tex").write_text(_latex(frame, caption))
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table of a page."""
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |"
+        for line in (head, ["---"] * len(head), *lines)
+    )
+
+
+def verdicts(said: Iterable[str]) -> str:
+    """How often each verdict was given: ``not converged 19, converged 1``."""
+    counts = pd.Series([verdict.partition(":")[0].lower() for verdict in said]).value_counts()
+    return ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
 
 
 def _latex(table: pd.DataFrame, caption: str) -> str:
@@ -71,25 +94,40 @@ def style(method: str) -> dict[str, Any]:
 def trace_axes(axes: Any, rows: Mapping[str, Any], label: str = "noisy ELBO") -> None:
     """A trace against steps (left) and against seconds (right).
 
-    Values are ``trace_every`` steps apart, or those after ``trace_steps``.
+    Values are ``trace_every`` steps apart, or those after ``trace_steps``, which are marked: there
+    are few of them. A step takes ``seconds_a_step`` where that is known, else its share of the run.
     """
     for method, row in rows.items():
         trace = np.asarray(row["trace"])
+        look = {"lw": 1, **style(method)}
         steps = row.get("trace_steps")
         if steps is None:
             steps = row["trace_every"] * np.arange(len(trace))
-        axes[0].plot(steps, trace, label=method, lw=1, **style(method))
-        seconds = steps * row["seconds"] / max(row["steps"], 1)
-        axes[1].plot(seconds, trace, lw=1, **style(method))
+        else:
+            look |= {"marker": "o", "ms": 4}
+        axes[0].plot(steps, trace, label=method, **look)
+        usual = row["seconds"] / max(row["steps"], 1)
+        axes[1].plot(steps * row.get("seconds_a_step", usual), trace, **look)
     axes[0].set(xlabel="step", ylabel=label)
     axes[1].set(xlabel="seconds", ylabel=label)
     axes[1].sharey(axes[0])
     axes[0].legend(fontsize=8, frameon=False)
 
 
+FEWEST_FOR_A_BOX = 10
+"""The number of values below which quartiles say less than the values themselves."""
+
+
 def box_axis(axis: Any, values: Mapping[str, np.ndarray], label: str) -> None:
-    """Box plots over replicates."""
-    axis.boxplot(list(values.values()), tick_labels=list(values), widths=0.6)
+    """Box plots over replicates; where they are few, the values."""
+    places = np.arange(1, len(values) + 1)
+    for place, found in zip(places, values.values(), strict=True):
+        if len(found) < FEWEST_FOR_A_BOX:
+            axis.plot(np.full(len(found), place), found, "o", ms=4, color="0.3")
+        else:
+            axis.boxplot([found], positions=[place], widths=0.6)
+    axis.set_xticks(places, list(values))
+    axis.set_xlim(0.5, len(values) + 0.5)
     axis.set_ylabel(label)
     axis.tick_params(axis="x", labelrotation=30)
 

@@ -5,7 +5,6 @@ compilation, data preparation and evaluation cancel. The library's own recipe ch
 so there it is the time of a warm run by the number of its steps.
 """
 
-import pathlib
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ import pandas as pd
 from nghvi.paper.studies import example3, printed_values, problems
 from nghvi.paper.studies.compared import OURS, linear, regressor, settings
 from nghvi.paper.studies.example2 import LARGE, SMALL
-from nghvi.paper.studies.exhibits import beside, write_table
+from nghvi.paper.studies.exhibits import Table, beside
 from nghvi.paper.studies.problems import Problem
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
@@ -25,6 +24,8 @@ METHODS = {
     "example2b": ("sg-hvi", "ng-hvi", OURS),
     "example3": ("nagvac", "sg-hvi", "ng-hvi", OURS),
 }
+LARGE_ONE = ("example2b",)
+"""The example whose data depend on ``--parameters``."""
 PUBLISHED_STEPS = {"example1": 10_000}
 """3,000 for the others."""
 LENGTHS = {"example1": (500, 2500), "nagvac": (10, 30)}
@@ -89,7 +90,7 @@ def run(cell: Row, options: Options) -> Row:
     }
 
 
-def report(rows: list[Row], folder: pathlib.Path) -> None:
+def tables(rows: list[Row]) -> list[Table]:
     """The paper's table of NG-HVI; the times of all methods side by side."""
     sizes, times = [], []
     of = {(row["example"], row["method"]): row for row in rows}
@@ -117,18 +118,21 @@ def report(rows: list[Row], folder: pathlib.Path) -> None:
                 }
             )
     caption = "Sizes and times of NG-HVI: ours, with the paper's in brackets where it differs"
-    write_table(pd.DataFrame(sizes).set_index("example"), folder, "summary", caption)
-    caption = "Time of a step, warm, and to fit (the library's own recipe: compilation included)"
-    write_table(pd.DataFrame(times).set_index("example"), folder, "summary_steps", caption)
+    of_steps = "Time of a step, warm, and to fit (the library's own recipe: compilation included)"
+    return [
+        Table("summary", caption, pd.DataFrame(sizes).set_index("example")),
+        Table("summary_steps", of_steps, pd.DataFrame(times).set_index("example")),
+    ]
 
 
 def cells(options: Options) -> list[Row]:
     """Every method of every example, on one data set."""
     return [
         {"example": example, "method": method, "seed": options.seed}
+        | ({"network": problems.network_name(options.parameters)} if example in LARGE_ONE else {})
         for example, methods in METHODS.items()
         for method in methods
     ]
 
 
-STUDY = Study("summary", "sizes and times", cells, run, report)
+STUDY = Study("summary", "sizes and times", cells, run, tables, needs="--parameters FILE")

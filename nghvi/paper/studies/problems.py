@@ -5,6 +5,7 @@ of the authors' program. Those of Example 2(b) are in a file of theirs: give it 
 or a network of the same shape with random weights takes its place.
 """
 
+import hashlib
 import json
 import pathlib
 from typing import NamedTuple
@@ -150,6 +151,14 @@ def example2b(
     else:
         process = stored_process(parameters)
     return network(rng, process, (30, 10, 10), num_groups)
+
+
+def network_name(parameters: pathlib.Path | None) -> str:
+    """Which network makes the data of Example 2(b), as its rows record it."""
+    if parameters is None:
+        return "a network with random weights (no --parameters)"
+    digest = hashlib.sha256(parameters.read_bytes()).hexdigest()
+    return f"the network of --parameters, {digest[:8]}"
 
 
 def stored_process(parameters: pathlib.Path) -> NetworkProcess:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import nghvi
+from nghvi.paper.studies.exhibits import Table, write_table
 from nghvi.paper.studies.facts import about
 from nghvi.paper.studies.problems import NUM_GROUPS
 from nghvi.paper.studies.store import Row, Store, StudyError
@@ -51,10 +52,20 @@ class Study(NamedTuple):
     """Keys that tell cells apart, all of them text or numbers."""
     run: Callable[[Row, Options], Row]
     """What a cell found."""
-    report: Callable[[list[Row], pathlib.Path], None]
-    """Write tables and figures."""
+    tables: Callable[[list[Row]], list[Table]]
+    figures: Callable[[list[Row], pathlib.Path], None] | None = None
+    """Write the pictures."""
     describe: Callable[[Options], str] | None = None
     """What it runs on, where that depends on the options."""
+    needs: str = ""
+    """The options without which it runs on something else than the paper's."""
+
+    def report(self, rows: list[Row], folder: pathlib.Path) -> None:
+        """Write tables and figures."""
+        for table in self.tables(rows):
+            write_table(table, folder)
+        if self.figures is not None:
+            self.figures(rows, folder)
 
 
 def reproduce(study: Study, folder: pathlib.Path, options: Options, console: Console) -> list[Row]:

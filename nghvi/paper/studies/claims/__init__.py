@@ -4,13 +4,11 @@ Examples run all methods; this study takes formulas and settings one at a time. 
 that need no number are listed with what should stand there.
 """
 
-import pathlib
-
 import pandas as pd
 
 from nghvi.paper.studies.claims import elbo, fisher, sampling
 from nghvi.paper.studies.claims.claim import Claim
-from nghvi.paper.studies.exhibits import write_table
+from nghvi.paper.studies.exhibits import Table
 from nghvi.paper.studies.store import Row
 from nghvi.paper.studies.study import Options, Study
 
@@ -52,14 +50,15 @@ def run(cell: Row, options: Options) -> Row:
     return CLAIMS[cell["claim"]].check(options._replace(seed=cell["seed"]))
 
 
-def report(rows: list[Row], folder: pathlib.Path) -> None:
+def tables(rows: list[Row]) -> list[Table]:
     """The claims with numbers, and the others."""
-    columns = ["claim", "where", "said", "found"]
-    table = pd.DataFrame(rows)[columns].set_index("claim")
-    write_table(table, folder, "claims", "Statements against numbers computed here")
+    found = pd.DataFrame(rows)[["claim", "where", "said", "found"]]
     others = pd.DataFrame(OTHERS, columns=["where", "said", "right, or what the program does"])
     caption = "Printing errors, and where text and program differ"
-    write_table(others.set_index("where"), folder, "claims_others", caption)
+    return [
+        Table("claims", "Statements against numbers computed here", found.set_index("claim")),
+        Table("claims_others", caption, others.set_index("where")),
+    ]
 
 
-STUDY = Study("claims", "statements of the paper, one at a time", cells, run, report)
+STUDY = Study("claims", "statements of the paper, one at a time", cells, run, tables)
