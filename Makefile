@@ -55,7 +55,7 @@ bench-setup: $(BENCH_READY)
 
 # From rows and tables that are there; nothing is run.
 results-page: $(READY)
-	$(BIN)/python -m nghvi.paper.studies.results_page experiments/results docs/reproduction.md
+	$(BIN)/python -m nghvi.paper.studies.results_page experiments/results docs/reproduction.md --anew
 	$(BIN)/python -m benchmarks.measured_page
 
 # The peers have an environment of their own: their pins are not the library's.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.report import number, number_range
+from nghvi.paper.studies.exhibits import markdown
 from nghvi.storage.file import replaced
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -23,11 +24,6 @@ Row = dict[str, Any]
 def read(name: str) -> Row:
     """A recorded run: the newest file whose name fits the pattern."""
     return json.loads(max(RESULTS.glob(f"{name}.json")).read_text())
-
-
-def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table."""
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines))
 
 
 def span(values: Iterable[float], form: str = ".3f", joint: str = " to ") -> str:

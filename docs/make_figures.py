@@ -2,7 +2,9 @@
 
 import io
 import pathlib
+import re
 import sys
+from typing import Any
 
 import matplotlib
 
@@ -64,9 +66,29 @@ def responses() -> Figure:
     return figure
 
 
+def corrected() -> Figure:
+    """What the page on the corrected method computes: its own code, run here."""
+    text = (FIGURES.parent / "corrected.md").read_text()
+    page: dict[str, Any] = {}
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[:2]:
+        exec(code, page)
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True)
+    for ax, (name, (damping, length)) in zip(axes, page["RULES"].items(), strict=True):
+        for printed, style in ((False, "-"), (True, "--")):
+            missing = page["best"] - page["climb"](printed, damping, length)
+            label = "printed" if printed else "it is"
+            ax.semilogy(np.maximum(missing, 1e-6), style, label=f"F22 as {label}")
+        ax.axhline(0.01, color="0.7", lw=0.8)
+        last = max(page["needed"][name, printed] for printed in (False, True))
+        ax.set(title=name, xlabel="step", xlim=(0, 1.6 * last), ylim=(1e-4, 2))
+    axes[0].set_ylabel("what the bound lacks, nats")
+    axes[0].legend(frameon=False)
+    return figure
+
+
 def main() -> None:
     """Every picture; or those that the command line names."""
-    pictures = {"schools": schools, "responses": responses}
+    pictures = {"schools": schools, "responses": responses, "corrected": corrected}
     for name in sys.argv[1:] or pictures:
         figure = pictures[name]()
         figure.tight_layout()

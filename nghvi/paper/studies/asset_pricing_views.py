@@ -26,7 +26,7 @@ def tables(rows: list[Row]) -> list[Table]:
     """Models, industries, one change at a time."""
     facts = rows[0]["panel"]
     source = f"{rows[0]['data']}: {facts['firms']} firms in {facts['groups']} groups"
-    models = [row for row in rows if _is_model(row)]
+    models = [row for row in rows if is_model(row)]
     caption = (
         f"Asset pricing ({source}), log score and R2: ours (paper's, on its data); standard "
         "errors by blocks of months; over linear: test log score minus that of the best linear "
@@ -35,6 +35,12 @@ def tables(rows: list[Row]) -> list[Table]:
     found = [
         Table("finance_models", caption, _models(models)),
         Table("finance_industries", f"Largest groups ({source})", _industries(rows[0])),
+        Table(
+            "finance_sizes",
+            f"Sizes and times of the deep models ({source}): the library's default recipe (paper: "
+            "3,000 steps of NG-HVI on its panel)",
+            _sizes(models),
+        ),
     ]
     caption = f"One setting changed, three factors ({source}); differences to the model's usual"
     changes = _changes([row for row in rows if row["factors"] == "FF3"])
@@ -43,7 +49,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 def figures(rows: list[Row], folder: pathlib.Path) -> None:
     """Profiles, premia and calibration."""
-    models = [row for row in rows if _is_model(row)]
+    models = [row for row in rows if is_model(row)]
     for row in models:
         if "lek" in row:
             lek_profiles(row, folder, f"finance_lek_{row['factors']}{_suffix(row)}")
@@ -58,11 +64,19 @@ def difference(row: Row, other: Row) -> tuple[float, float]:
     return float(monthly.mean()), mean_se(monthly)
 
 
+def without_a_month(row: Row, other: Row) -> tuple[str, float]:
+    """The month without which that difference is another, and what it then is."""
+    monthly = np.subtract(row["log_scores_test"], other["log_scores_test"])
+    without = (monthly.sum() - monthly) / (len(monthly) - 1)
+    most = int(np.argmax(np.abs(without - monthly.mean())))
+    return row["months_test"][most], float(without[most])
+
+
 def _suffix(row: Row) -> str:
     return "" if row["response"] == "gaussian" else f"_{row['response']}"
 
 
-def _is_model(row: Row) -> bool:
+def is_model(row: Row) -> bool:
     """A line of the main table: no setting changed but the response."""
     usual = {**SETTINGS, "response": row["response"]}
     rank = RANKS.get(row["model"], "auto")
@@ -111,6 +125,33 @@ def _fit(row: Row) -> Row:
     }
 
 
+def _sizes(rows: list[Row]) -> pd.DataFrame:
+    """The paper's last table for the panel; a row knows the number of returns by its usual sd."""
+    found = []
+    for row in rows:
+        there = printed_values.PANEL.get((row["factors"], label(row)))
+        if there is not None:
+            sizes = {
+                "K": row["panel"]["groups"],
+                "z": there["r"] * row["panel"]["groups"],
+                "n": round(2 / row["usual_sd"] ** 2),
+            }
+            found.append(
+                {"model": f"{label(row)}, {row['factors']}"}
+                | {name: beside(size, there[name], 0) for name, size in sizes.items()}
+                | {
+                    "p": row["rank"],
+                    "steps": row["steps"],
+                    "s per step": beside(row["seconds"] / row["steps"], there["seconds_a_step"], 3),
+                    "minutes": beside(row["seconds"] / 60, there["minutes"], 1),
+                }
+            )
+    return pd.DataFrame(found, columns=SIZES).set_index("model")
+
+
+SIZES = ["model", "K", "z", "n", "p", "steps", "s per step", "minutes"]
+
+
 def _industries(row: Row) -> pd.DataFrame:
     lines = []
     for code, firms in row["panel"]["largest"].items():
@@ -122,7 +163,7 @@ def _industries(row: Row) -> pd.DataFrame:
 def _changes(rows: list[Row]) -> pd.DataFrame:
     """Each changed model below its usual self."""
     found = []
-    for usual in (row for row in rows if _is_model(row) and row["response"] == "gaussian"):
+    for usual in (row for row in rows if is_model(row) and row["response"] == "gaussian"):
         same = [r for r in rows if r["model"] == usual["model"] and r["response"] == "gaussian"]
         for row in (usual, *(r for r in same if r is not usual)) if len(same) > 1 else ():
             gain = "-" if row is usual else _plus_minus(*difference(row, usual))

@@ -1,5 +1,6 @@
 """The methods under comparison: one estimator, one argument apart."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def fit(estimator: Any, part: Part, validation: Part | None = None) -> Row:
     }
 
 
-def step_seconds(rows: list[Row]) -> float:
+def step_seconds(rows: Iterable[Mapping[Any, Any]]) -> float:
     """The time of a step: the median over runs, most of which others did not disturb."""
     return float(np.median([row["seconds"] / max(row["steps"], 1) for row in rows]))
 

@@ -1,7 +1,7 @@
 """Control runs: what one change alone does, beside what chance does.
 
 * The factor Gaussian's Fisher matrix as printed and as it is, in NG-HVI on Examples 1 and 2(a).
-* NAGVAC as published and corrected, on the first data set of Example 3.
+* NAGVAC with effects proposed as published and better, on the first data set of Example 3.
 * NG-HVI and SG-HVI on the asset pricing panel, where ``--data`` gives one.
 * How far log p(y) differs between data sets of Example 1, at the parameters that made them.
 """

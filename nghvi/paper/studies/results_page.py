@@ -1,9 +1,9 @@
 """The page of results, made of the rows and tables in a folder of studies::
 
-    python -m nghvi.paper.studies.results_page experiments/results docs/reproduction.md
+    python -m nghvi.paper.studies.results_page experiments/results docs/reproduction.md --anew
 
-Its sentences say what reproduces, what does not, and why; their numbers are the rows'. A sentence
-whose rows are not there yet, because a run is still going on, is left out.
+The story comes first: what reproduces, what does not, and why. ``--anew`` first makes the tables
+and figures from the rows, whatever version wrote them; nothing is run.
 """
 
 import argparse
@@ -12,191 +12,12 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
 
-import numpy as np
-import pandas as pd
-from scipy.stats import binomtest
-
-from nghvi.paper.studies import STUDIES, printed_values
-from nghvi.paper.studies.appendix_probit import steps_to_end
-from nghvi.paper.studies.compared import OURS
-from nghvi.paper.studies.example3 import EFFECT_SD
+from nghvi.paper.studies import STUDIES
+from nghvi.paper.studies.exhibits import markdown
+from nghvi.paper.studies.findings import LABELS, NO, SENTENCES
 from nghvi.paper.studies.store import Row, StudyError
 from nghvi.storage.file import replaced
-
-FRESH = (
-    "Data are fresh draws from the paper's process, so levels differ from the paper's by sampling."
-)
-FEWEST_TO_TELL = 10
-"""The number of data sets below which a majority may be due to chance."""
-
-
-def example1(rows: list[Row]) -> list[str]:
-    """The published advantage of NG-HVI over DAVI and what it is made of."""
-    frame = pd.DataFrame(rows)
-    index = ["num_groups", "ratio"]
-    elbo = frame.pivot_table("elbo", index, "method")
-    published = frame.pivot_table("published_elbo", index, "method")
-    hybrid, legacy = "ng-hvi p=3", "davi-published"
-    if not {OURS, hybrid, "davi", legacy} <= set(elbo):
-        return []
-    evidence = frame[frame["method"] == OURS].set_index(index)["log_evidence"]
-    gap = elbo.sub(evidence, axis=0)
-    printed = pd.Series({k: v[-1] for k, v in printed_values.TABLE_1.items()}).reindex(elbo.index)
-    advantage = published[hybrid] - elbo[legacy]
-    accounting = published[hybrid] - elbo[hybrid]
-    farthest: Any = (advantage - printed).abs().idxmax()
-    return [
-        f"The log evidence is the ceiling of every ELBO. Over {len(elbo)} settings our default "
-        f"stays within {-gap[OURS].min():.3f} nats of it, NG-HVI with three factors within "
-        f"{-gap[hybrid].min():.2f}, DAVI with decaying steps within {-gap['davi'].min():.3f}.",
-        f"Reproduces: computed as published, NG-HVI (three factors) is {_span(advantage)} nats "
-        f"above DAVI; the paper prints {_span(printed)}. The two differ most with {farthest[0]} "
-        f"groups and ratio {farthest[1]:g}, {advantage[farthest]:.1f} against "
-        f"{printed[farthest]:.1f}: where steps of constant length end is chance.",
-        "Does not reproduce: that this comes from a better approximation. The published value of "
-        "NG-HVI takes likelihood and priors at the mean of q, and variances without a Jacobian: "
-        f"this adds {_span(accounting)} nats. DAVI's steps of constant length leave it "
-        f"{_span(elbo['davi'] - elbo[legacy])} nats short of its own optimum. What is left of the "
-        f"advantage is {_span(elbo[hybrid] - elbo['davi'])} nats.",
-        "With a Gaussian response DAVI's family contains NG-HVI's: its optimum cannot be lower.",
-    ]
-
-
-def probit(rows: list[Row]) -> list[str]:
-    """How soon each rule has found the latent y*."""
-    found = [
-        f"{row['method']} after {steps_to_end(row)} steps (RMSE {row['trace'][-1]:.3f})"
-        for row in rows
-        if "trace" in row
-    ]
-    if not found:
-        return []
-    exact = [f" The exact posterior mean has {r['rmse']:.3f}." for r in rows if "rmse" in r]
-    return ["RMSE of y* within 1 % of its end: " + "; ".join(found) + "." + "".join(exact)]
-
-
-def network(rows: list[Row], printed: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """A Gaussian network's test R2, over data sets."""
-    frame, key = pd.DataFrame(rows), "r2_test"
-    wide = frame.pivot_table(key, "seed", "method")
-    return [
-        f"Test R2, median (5-95 % of data sets), best first: {_ranking(frame, key, False)}.",
-        *_duels(wide, 1, printed, key),
-        f"{FRESH} Orderings are compared data set by data set.",
-    ]
-
-
-def example2a(rows: list[Row]) -> list[str]:
-    """Example 2(a), with what its figure of ELBOs compares."""
-    return [
-        *network(rows, printed_values.EXAMPLE_2A),
-        "The published ELBOs of Example 2 cannot be compared with DAVI's: those of the hybrid "
-        "methods lack a constant (see the claims).",
-    ]
-
-
-def example2b(rows: list[Row]) -> list[str]:
-    """Example 2(b)."""
-    return network(rows, printed_values.EXAMPLE_2B)
-
-
-def example3(rows: list[Row]) -> list[str]:
-    """Test PCE of each process, runs of full length."""
-    frame, key, found = pd.DataFrame(rows), "pce_test", []
-    frame = frame[frame["steps"] == frame.groupby("method")["steps"].transform("max")]
-    for process, group in frame.groupby("process"):
-        wide = group.pivot_table(key, "seed", "method")
-        # Printed figures are of the program's process.
-        printed = printed_values.EXAMPLE_3 if process == "code" else {}
-        found += [
-            f"Effects of sd {EFFECT_SD[str(process)]}: test PCE, median (5-95 % of data sets), "
-            f"best first: {_ranking(group, key, True)}; the true probabilities have "
-            f"{group['pce_truth'].median():.4f}.",
-            *_duels(wide, -1, printed, key),
-        ]
-    found.append(
-        "The hybrid methods start with sds of 0.01 here, as the authors' program does; from sds of "
-        "1, the start of the other examples, SG-HVI loses all units of its network."
-    )
-    found.append(
-        f"{FRESH} NAGVAC's predictions draw effects from their prior, as published: it cannot use "
-        "what is known about a group."
-    )
-    return found
-
-
-def claims(rows: list[Row]) -> list[str]:
-    """The table says it."""
-    return [
-        f"{len(rows)} statements of the paper or of the authors' program, each with numbers "
-        "computed here. Wrong formulas are written out in the study; right ones are the library's, "
-        "scipy's or dense algebra."
-    ]
-
-
-SENTENCES: dict[str, Callable[[list[Row]], list[str]]] = {
-    "example1": example1,
-    "probit": probit,
-    "example2a": example2a,
-    "example2b": example2b,
-    "example3": example3,
-    "claims": claims,
-}
-"""By study; a study without an entry has tables and figures only."""
-
-DUELS = (
-    ("ng-hvi", "sg-hvi"),
-    ("ng-hvi", "davi-published"),
-    ("ng-hvi", "davi"),
-    ("ng-hvi", "nagvac"),
-    (OURS, "ng-hvi"),
-)
-
-
-def _duels(
-    wide: pd.DataFrame, sign: int, printed: Mapping[str, Mapping[str, float]], key: str
-) -> list[str]:
-    """In how many data sets one method beats another; ``sign`` 1 where larger is better."""
-    found = []
-    for one, other in DUELS:
-        if not {one, other} <= set(wide):
-            continue
-        both = wide[[one, other]].dropna()
-        if both.empty:
-            continue
-        difference = sign * (both[one] - both[other])
-        wins = int((difference > 0).sum())
-        said = f"{one} is better than {other} in {wins} of {len(both)} data sets"
-        said += f" (median difference {sign * difference.median():+.4f}"
-        verdict = ""
-        if one in printed and other in printed:
-            theirs = printed[one][key] - printed[other][key]
-            said += f"; the paper's {theirs:+.4f}"
-            agree = (2 * wins > len(both)) == (sign * theirs > 0)
-            verdict = "Reproduces: " if agree else "Does not reproduce: "
-            # Few data sets cannot tell by a sign test, many can fail to.
-            if len(both) >= FEWEST_TO_TELL and binomtest(wins, len(both)).pvalue > 0.05:
-                verdict = "Undecided: "
-        found.append(f"{verdict}{said}).")
-    return found
-
-
-def _ranking(frame: pd.DataFrame, key: str, ascending: bool) -> str:
-    found = []
-    for method, group in frame.groupby("method"):
-        middle, low, high = np.quantile(group[key], [0.5, 0.05, 0.95])
-        interval = f" ({low:.4f}-{high:.4f})" if len(group) > 1 else ""
-        found.append((middle, f"{method} {middle:.4f}{interval}"))
-    return ", ".join(said for _, said in sorted(found, reverse=not ascending))
-
-
-def _span(values: Any) -> str:
-    values = values.dropna()
-    return f"{values.min():z.1f} to {values.max():z.1f}"
-
 
 TITLES = {
     "example1": "Example 1",
@@ -206,6 +27,7 @@ TITLES = {
     "example3": "Example 3",
     "finance": "Financial asset pricing",
     "summary": "All examples together",
+    "controls": "Control runs",
     "claims": "Claims",
 }
 """The page's sections in their order."""
@@ -214,44 +36,127 @@ HEAD = """# The paper, reproduced
 
 Written by `make results-page` from the rows in `{folder}`; do not edit. Rows hold every
 number with date, versions and commit. Where a table shows two figures, ours stands first and the
-paper's in brackets. Methods: `nghvi` is the library's default; `ng-hvi`, `sg-hvi`, `davi-published`
-and `nagvac` are the published algorithms with their published settings; `davi` has decaying steps.
+paper's in brackets. Methods: `nghvi` is the library's default; `ng-hvi`, `sg-hvi` and
+`davi-published` are the published algorithms with the settings of the authors' program; `davi` has
+decaying steps; `nagvac` has a right natural gradient and fewer steps. "Not converged" is the
+library's verdict on a fit: that a published run of fixed length ends short of its own optimum.
+
+A statement that one method is better than another **reproduces** if the paper's sign is found in a
+majority of at least ten data sets that chance does not give (sign test, 5 %) and the median
+difference is half to twice the paper's; **in direction only** if it is smaller or larger. Below ten
+data sets there is no verdict. On the one panel of returns two standard errors are asked for. Why
+the verdicts are what they are is told under each example; {corrected} has the corrected method
+beside the printed one.
 """
+CORRECTED = "[](corrected.md)"
+SHOWN = {
+    "example1": "K|ratio|nghvi|p=0|p=3|SG p=3|DAVI|DAVI published",
+    "example2a": "method|R2 train|R2 test|5-95 %|log score|steps|minutes|verdicts",
+    "example2b": "method|R2 train|R2 test|log score|coverage|steps|minutes|verdicts",
+    "example3_code": "method|PCE train|PCE test|F1 test|PCE 5-95 %|steps|data sets|verdicts",
+    "example3_text": "method|PCE train|PCE test|F1 test|PCE 5-95 %|steps|data sets|verdicts",
+    "finance_models": (
+        "model|factors|LS test|R2 test|over linear|over Gaussian|sd log s2|converged"
+    ),
+    "finance_changes": ("model|priors|covariance|rank|LS test|difference|sd log s2|converged"),
+    "summary": "example|m|z|n|p|lambda|s per step|minutes",
+}
+"""The columns of wide tables that the page shows; the files have all of them."""
 
 
 def write_page(folder: pathlib.Path, page: pathlib.Path) -> None:
     """Write the page for what is in ``folder``."""
+    with replaced(page) as file:
+        file.write(page_text(folder, page).encode())
+
+
+def page_text(folder: pathlib.Path, page: pathlib.Path) -> str:
+    """The page for what is in ``folder``, as it would be written to ``page``."""
     if not folder.is_dir():
         raise StudyError(f"{folder}: there is no such folder; run 'nghvi reproduce' first.")
     shown = pathlib.Path(os.path.relpath(folder, page.parent))
-    parts = [HEAD.format(folder=folder.as_posix())]
-    parts += [section(name, folder, shown) for name in TITLES]
-    with replaced(page) as file:
-        file.write("\n".join(parts).encode())
+    rows = {name: read_rows(folder / "rows" / f"{name}.jsonl") for name in TITLES}
+    full = {name: [row for row in of if not row.get("quick")] for name, of in rows.items()}
+    said = {name: SENTENCES[name](full) for name, of in full.items() if of and name in SENTENCES}
+    parts = [HEAD.format(folder=folder.as_posix(), corrected=CORRECTED), story(said)]
+    for name in TITLES:
+        parts.append(section(name, folder, shown, full[name] or rows[name], said.get(name, [])))
+    return "\n".join(parts)
 
 
-def section(name: str, folder: pathlib.Path, shown: pathlib.Path) -> str:
+def story(said: dict[str, list[str]]) -> str:
+    """The labelled sentences of all studies, by label: in short, unless something differs."""
+    lines = []
+    for label in LABELS:
+        found = [
+            (TITLES[name], sentence.removeprefix(f"{label}: "))
+            for name, sentences in said.items()
+            for sentence in sentences
+            if sentence.startswith(f"{label}: ")
+        ]
+        if label != NO:
+            found = [(title, text.split(" (")[0].rstrip(".") + ".") for title, text in found]
+        if found:
+            lines += [f"**{label}**", "", *(f"* {title}: {text}" for title, text in found), ""]
+    return "\n".join(["## In short", "", *lines]) if lines else ""
+
+
+def section(
+    name: str, folder: pathlib.Path, shown: pathlib.Path, rows: list[Row], said: list[str]
+) -> str:
     """One study; ``shown`` is the folder as seen from the page."""
-    rows = read_rows(folder / "rows" / f"{name}.jsonl")
     files = [f for f in sorted(folder.iterdir()) if f.stem == name or f.stem.startswith(f"{name}_")]
     title = TITLES[name] + (f": {STUDIES[name].title}" if name in STUDIES else "")
     lines = [f"## {title}", ""]
     if not rows and not files:
         return "\n".join([*lines, "Absent: not run yet.", ""])
-    lines += [f"`nghvi reproduce {name} --out {folder.as_posix()}`", ""]
-    full = [row for row in rows if not row.get("quick")]
+    needs = f" {STUDIES[name].needs}" if STUDIES[name].needs else ""
+    lines += [f"`nghvi reproduce {name}{needs} --out {folder.as_posix()}`", ""]
     if rows:
-        lines += [made_by(full or rows), ""]
-    if rows and not full:
+        lines += [made_by(rows) + data_of(name, rows), ""]
+    if rows and rows[0].get("quick"):
         lines += ["A quick run: few steps, groups and data sets. None of it should be quoted.", ""]
-    if full and name in SENTENCES:
-        lines += [*(f"* {sentence}" for sentence in SENTENCES[name](full)), ""]
+    if said:
+        lines += [*(f"* {sentence}" for sentence in said), ""]
     for file in files:
         if file.suffix == ".csv":
-            lines += [f"**{caption(file)}**", "", markdown(file), ""]
+            lines += [f"**{caption(file)}**", "", *shown_columns(file, folder), ""]
         elif file.suffix == ".png":
             lines += [f"![{file.stem}]({(shown / file.name).as_posix()})", ""]
     return "\n".join(lines)
+
+
+def data_of(name: str, rows: list[Row]) -> str:
+    """Which data or parameters the rows were made with, where that is a choice."""
+    for option, key in (("--data", "data"), ("--parameters", "network")):
+        if option in STUDIES[name].needs:
+            used = sorted({row[key] for row in rows if key in row})
+            if used:
+                return f" Made with: {', '.join(used)}."
+            if key == "network":
+                return " Written before rows recorded the network; new ones do."
+    return ""
+
+
+def shown_columns(table: pathlib.Path, folder: pathlib.Path) -> list[str]:
+    """A CSV file as a Markdown table that fits a page."""
+    with table.open(newline="") as file:
+        head, *lines = csv.reader(file)
+    chosen = SHOWN[table.stem].split("|") if table.stem in SHOWN else head
+    places = [head.index(column) for column in chosen]
+    found = [markdown(chosen, [[line[place] for place in places] for line in lines])]
+    if len(chosen) < len(head):
+        found += ["", f"All columns: `{(folder / table.name).as_posix()}`."]
+    return found
+
+
+def make_anew(folder: pathlib.Path) -> None:
+    """Tables and figures of every study with rows."""
+    for name, study in STUDIES.items():
+        rows = read_rows(folder / "rows" / f"{name}.jsonl")
+        full = [row for row in rows if not row.get("quick")]
+        if full:
+            study.report(full, folder)
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:
@@ -292,16 +197,6 @@ def caption(table: pathlib.Path) -> str:
     return text.read_text().splitlines()[0] if text.exists() else table.stem
 
 
-def markdown(table: pathlib.Path) -> str:
-    """A CSV file as a Markdown table."""
-    with table.open(newline="") as file:
-        head, *rows = csv.reader(file)
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |"
-        for line in (head, ["---"] * len(head), *rows)
-    )
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Write the page, or say why not."""
     parser = argparse.ArgumentParser(
@@ -309,8 +204,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=pathlib.Path, help="where studies have written")
     parser.add_argument("page", type=pathlib.Path, help="the Markdown file to write")
+    parser.add_argument("--anew", action="store_true", help="make tables and figures anew")
     chosen = parser.parse_args(arguments)
     try:
+        if chosen.anew:
+            make_anew(chosen.folder)
         write_page(chosen.folder, chosen.page)
     except StudyError as error:
         print(error, file=sys.stderr)
