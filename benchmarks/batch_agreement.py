@@ -23,7 +23,7 @@ from nghvi._core.score import Integrated
 from nghvi._core.variational import Variational
 from nghvi.data import Rows
 from nghvi.families import Factor
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.models.divided import in_batches
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Perceptron

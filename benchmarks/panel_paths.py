@@ -17,7 +17,7 @@ import pandas as pd
 
 from nghvi.data import Rows
 from nghvi.families import family_of
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Perceptron
 from nghvi.paper.finance import load_panel

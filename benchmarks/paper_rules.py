@@ -18,7 +18,7 @@ import numpy as np
 from nghvi import scores
 from nghvi.data.grouped import Rows
 from nghvi.families import family_of
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.published_start import published_start

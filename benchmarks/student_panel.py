@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Array, Float
 
 from nghvi.data import Rows
-from nghvi.infer import infer, unravel_draws
+from nghvi.inference import infer, unravel_draws
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity
 from nghvi.paper.finance import load_panel

@@ -106,6 +106,7 @@ def erfcx(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return (t * current - ahead + _CHEBYSHEV[0]) / (1 + 2 * x)
 
 
+@jax.jit  # so that its many operations are traced once, however often a program uses it
 def _log_ndtr_and_mills(x: Array) -> tuple[Array, Array]:
     e = erfcx(jnp.abs(x) * np.sqrt(0.5))
     g = jnp.exp(-0.5 * x * x)

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from nghvi._core.errors import DataError
 from nghvi._core.model import LatentModel, named_leaves, unraveller
 from nghvi._typing import Data, Key, Latents, Params, PyTree
-from nghvi.infer import Inference
+from nghvi.inference import Inference
 from nghvi.posterior.summaries import LEVEL, Summary, described
 from nghvi.storage import save
 

@@ -22,7 +22,7 @@ from nghvi.data.frame import DataError, read_columns, suggest
 from nghvi.data.labels import encode_groups
 from nghvi.estimators.choices import check_counts, check_level, check_seed
 from nghvi.estimators.row_facts import RowFacts
-from nghvi.infer import unravel_draws
+from nghvi.inference import unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
 from nghvi.posterior.effects import effects_of

@@ -22,7 +22,6 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.integrate import quad
 from scipy.special import gammaln, multigammaln
-from scipy.stats import t as student_t
 
 from nghvi._core.errors import InputError
 from nghvi._linalg import small
@@ -201,11 +200,7 @@ class HalfT(_Diagonal):
 
     def log_density(self, free: Array, r: int = 1) -> Scalar:
         nu, a = self.df, _each(self.scale, free.size, "HalfT(scale=...)")
-        constant = (
-            float(gammaln((nu + 1) / 2) - gammaln(nu / 2))
-            - 0.5 * math.log(nu * math.pi)
-            - np.log(a)
-        )
+        constant = _log_t(0.0, nu) - np.log(a)
         tail = -0.5 * (nu + 1) * jnp.log1p(jnp.exp(free) / (nu * a**2))
         if self.floor:
             constant -= np.array([_log_mass(nu, float(self.floor / scale)) for scale in a])
@@ -337,13 +332,18 @@ class HuangWand(_Correlated):
         return HalfT(self.df, self.scale).stated(effect)
 
 
+def _log_t(x: float, df: float) -> float:
+    """Log density of Student's t."""
+    constant = float(gammaln((df + 1) / 2) - gammaln(df / 2)) - 0.5 * math.log(df * math.pi)
+    return constant - 0.5 * (df + 1) * math.log1p(x**2 / df)
+
+
 @functools.lru_cache(maxsize=256)
 def _log_mass(df: float, floor: float) -> float:
     """Log of the mean of exp(-floor^2 / sd^2) over half-t(df, 1): what a floor takes away."""
 
-    def at(log_sd: float) -> float:
-        sd = math.exp(log_sd)
-        return 2 * float(student_t.pdf(sd, df)) * math.exp(-((floor / sd) ** 2)) * sd
+    def at(u: float) -> float:  # u = log sd
+        return 2 * math.exp(_log_t(math.exp(u), df) - (floor * math.exp(-u)) ** 2 + u)
 
     return math.log(quad(at, math.log(floor) - 5, 60 / df, limit=500, points=[0.0])[0])
 

@@ -1,4 +1,4 @@
-"""The command line program: one file a command.
+"""The command line program. A command's own module is loaded when the command is called.
 
 Exit codes: 0 done, 2 usage or bad input, 3 not converged, 4 another process was lost, 130
 interrupted.
@@ -6,19 +6,26 @@ interrupted.
 
 import argparse
 import os
+import pkgutil
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import nghvi
-from nghvi._core.hosts import LOST, DeviceError, LostProcessError
-from nghvi._core.response import ResponseError
-from nghvi.cli import demo, fit, predict, reproduce
+from nghvi._core.errors import InputError
+from nghvi._core.hosts import LOST, LostProcessError
 from nghvi.cli.parts import BAD_INPUT, INTERRUPTED, UsageError, one_line
-from nghvi.cli.show import add_report, add_summary
 
-BAD = (UsageError, nghvi.InputError, DeviceError, ResponseError)
+COMMANDS = {
+    "fit": ("fit a mixed model to a CSV or Parquet file", "nghvi.cli.fit:add"),
+    "predict": ("predict the rows of a CSV or Parquet file", "nghvi.cli.predict:add"),
+    "summary": ("show the parameters and verdict of a run", "nghvi.cli.show:add_summary"),
+    "report": ("write the report of a run", "nghvi.cli.show:add_report"),
+    "demo": ("fit a mixed model to built-in data and report on it", "nghvi.cli.demo:add"),
+    "reproduce": ("run a study of the paper: tables and figures", "nghvi.cli.reproduce:add"),
+}
+"""What each command is for, and the function that adds its arguments to a parser."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"nghvi {nghvi.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (fit.add, predict.add, add_summary, add_report, demo.add, reproduce.add):
-        add(commands)
-    chosen = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    for name, (purpose, add) in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}."
+        )
+        if given[:1] == [name]:
+            pkgutil.resolve_name(add)(command)
+    chosen = parser.parse_args(given)
 
     def show(message: Warning | str, *place: Any, **more: Any) -> None:
         print(f"nghvi {chosen.command}: {one_line(message)}", file=sys.stderr)
@@ -42,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = show  # for people: no line of the program's own code
             return chosen.run(chosen)
-    except BAD as error:
+    except (UsageError, InputError) as error:
         print(f"nghvi {chosen.command}: {one_line(error)}", file=sys.stderr)
         return BAD_INPUT
     except LostProcessError as error:

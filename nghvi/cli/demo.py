@@ -3,30 +3,27 @@
 import argparse
 import pathlib
 
-from nghvi.cli.parts import Commands, add_command
+import matplotlib
+import pandas as pd
+from rich.console import Console
+
+import nghvi
+from nghvi import plots
+from nghvi.cli.parts import tell
+from nghvi.datasets import simulate_schools
 
 EXAMPLES = "nghvi demo --out demo"
 
 
-def add(commands: Commands) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    demo = add_command(
-        commands, "demo", run, "fit a mixed model to built-in data and report on it", EXAMPLES
-    )
-    demo.add_argument("--out", type=pathlib.Path, default=pathlib.Path("demo"))
-    demo.add_argument("--seed", type=int, default=0)
+    tell(parser, run, EXAMPLES)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("demo"))
+    parser.add_argument("--seed", type=int, default=0)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Table, verdict, picture and report; exit code."""
-    import matplotlib
-    import pandas as pd
-    from rich.console import Console
-
-    import nghvi
-    from nghvi import plots
-    from nghvi.datasets import simulate_schools
-
     matplotlib.use("agg")
     console = Console()
     data = simulate_schools()

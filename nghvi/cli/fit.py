@@ -14,10 +14,9 @@ from nghvi.cli import rundir, table_files
 from nghvi.cli.parts import (
     INTERRUPTED,
     NOT_CONVERGED,
-    Commands,
     UsageError,
-    add_command,
     as_json,
+    tell,
     writing,
 )
 from nghvi.cli.show import findings, shown
@@ -51,11 +50,9 @@ nghvi fit firms.parquet --target profit --group firm --out run \\
     --coordinator first-host:5000 --num-processes 2 --process-id 0   # and 1 on the other host"""
 
 
-def add(commands: Commands) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = add_command(
-        commands, "fit", run, "fit a mixed model to a CSV or Parquet file", EXAMPLES
-    )
+    tell(parser, run, EXAMPLES)
     parser.add_argument(
         "data", type=pathlib.Path, help="table, .csv or .parquet, or a folder of Parquet files"
     )

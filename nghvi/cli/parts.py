@@ -10,31 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 BAD_INPUT, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
-Commands = Any
-"""argparse has no public name for what add_subparsers returns."""
 
 
 class UsageError(Exception):
     """What was asked for cannot be done; the message says where and what to do."""
 
 
-def add_command(
-    commands: Commands,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    purpose: str,
-    examples: str,
-) -> argparse.ArgumentParser:
-    """A command with its purpose and examples in the help text."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=purpose,
-        description=f"{purpose[0].upper()}{purpose[1:]}.",
-        epilog=f"examples:\n{textwrap.indent(examples, '  ')}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def tell(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], examples: str
+) -> None:
+    """Tell the parser of a command what runs it, and the examples for its help text."""
     parser.set_defaults(run=run)
-    return parser
+    parser.epilog = f"examples:\n{textwrap.indent(examples, '  ')}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from nghvi.cli import rundir
-from nghvi.cli.parts import Commands, UsageError, add_command, as_json, writing
+from nghvi.cli.parts import UsageError, as_json, tell, writing
 from nghvi.cli.table_files import (
     PARQUET,
     Csv,
@@ -33,11 +33,9 @@ nghvi predict run new.csv --level 0.5 > predictions.csv
 nghvi predict run new.parquet -o predictions.parquet"""
 
 
-def add(commands: Commands) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = add_command(
-        commands, "predict", run, "predict the rows of a CSV or Parquet file", EXAMPLES
-    )
+    tell(parser, run, EXAMPLES)
     parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
     parser.add_argument(
         "data", type=pathlib.Path, help="table, .csv or .parquet, or a folder of Parquet files"

@@ -3,7 +3,7 @@
 import argparse
 import pathlib
 
-from nghvi.cli.parts import Commands, add_command
+from nghvi.cli.parts import tell
 from nghvi.cli.side_by_side import run_side_by_side
 
 EXAMPLES = "nghvi reproduce example1 --quick\nnghvi reproduce all --out reproduction"
@@ -12,20 +12,18 @@ STUDY_NAMES = "example1, probit, example2a, example2b, example3, finance, summar
 """Written down: to ask the studies would import them all."""
 
 
-def add(commands: Commands) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    study = add_command(
-        commands, "reproduce", run, "run a study of the paper: tables and figures", EXAMPLES
-    )
-    study.add_argument("name", help=f"{STUDY_NAMES} or all")
-    study.add_argument("--quick", action="store_true", help="few steps and two data sets")
-    study.add_argument("--replicates", type=int, help="number of data sets")
-    study.add_argument("--seed", type=int, default=1, help="of the first data set")
-    study.add_argument("--out", type=pathlib.Path, default=pathlib.Path("reproduction"))
-    study.add_argument(
+    tell(parser, run, EXAMPLES)
+    parser.add_argument("name", help=f"{STUDY_NAMES} or all")
+    parser.add_argument("--quick", action="store_true", help="few steps and two data sets")
+    parser.add_argument("--replicates", type=int, help="number of data sets")
+    parser.add_argument("--seed", type=int, default=1, help="of the first data set")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("reproduction"))
+    parser.add_argument(
         "--parameters", type=pathlib.Path, help="the authors' parameters of Example 2(b), JSON"
     )
-    study.add_argument(
+    parser.add_argument(
         "--data", type=pathlib.Path, help="returns and factors for finance: a folder or a file"
     )
 

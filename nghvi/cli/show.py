@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from nghvi.cli import rundir
-from nghvi.cli.parts import Commands, UsageError, add_command, as_json, one_line, writing
+from nghvi.cli.parts import UsageError, as_json, one_line, tell, writing
 from nghvi.cli.table_files import Csv, check_cells, check_column, read_table, without_missing
 from nghvi.estimators.tables import LEVEL
 from nghvi.formula import parse, response_of, variables
@@ -17,15 +17,9 @@ from nghvi.report.words import is_linear
 SUMMARY_EXAMPLES = "nghvi summary run\nnghvi summary run --level 0.95 --json"
 
 
-def add_summary(commands: Commands) -> None:
+def add_summary(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = add_command(
-        commands,
-        "summary",
-        run_summary,
-        "show the parameters and verdict of a run",
-        SUMMARY_EXAMPLES,
-    )
+    tell(parser, run_summary, SUMMARY_EXAMPLES)
     parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
     parser.add_argument("--level", type=float, default=LEVEL, help="probability of the intervals")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -73,11 +67,9 @@ nghvi report run --data held_out.csv -o report.html --force"""
 REPORT = "report.html"
 
 
-def add_report(commands: Commands) -> None:
+def add_report(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = add_command(
-        commands, "report", run_report, "write the report of a run", REPORT_EXAMPLES
-    )
+    tell(parser, run_report, REPORT_EXAMPLES)
     parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
     parser.add_argument(
         "--data",

@@ -34,7 +34,7 @@ from nghvi.estimators.linear_instead import adopt_linear, size_if_nothing, tell_
 from nghvi.estimators.progress import FitProgress
 from nghvi.families import family_of
 from nghvi.formula import parse
-from nghvi.infer import Inference, infer
+from nghvi.inference import Inference, infer
 from nghvi.methods import Method
 from nghvi.models.mixed import MixedModel
 from nghvi.paper.methods import BASELINES

@@ -1,7 +1,7 @@
 """What a fitted estimator says about itself: leave-one-out, calibration, a report."""
 
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,9 +15,12 @@ from nghvi.estimators.choices import check_counts, check_seed
 from nghvi.estimators.predictions import Predictions
 from nghvi.networks import Identity
 from nghvi.posterior import pointwise
-from nghvi.posterior.loo import LeftOut, Loo, leave_out, psis_loo
+from nghvi.posterior.left_out import LeftOut, leave_out
 from nghvi.posterior.predictive import Request, around, predict
 from nghvi.recipes.verdict import k_hat_meaning
+
+if TYPE_CHECKING:
+    from nghvi.posterior.loo import Loo
 
 ORIGIN = "rows"
 """Where :meth:`Checks.check_rows` says, in ``attrs``, which rows it has judged:"""
@@ -64,7 +67,7 @@ class Checks(Predictions):
         check_is_fitted(self, "posterior_")
         return tables.sensitivity_table(self.posterior_)
 
-    def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> Loo:
+    def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> "Loo":
         """Leave-one-out cross-validation of the rows of the fit, without refitting (PSIS).
 
         One row is left out at a time, not a group: the row is predicted with the effects that
@@ -79,6 +82,8 @@ class Checks(Predictions):
         if draws < 100:
             raise DataError(f"draws={draws}: the tail of the weights needs 100 draws at least.")
         check_seed(seed=seed)
+        from nghvi.posterior.loo import psis_loo
+
         observed = self._rows_of_the_fit(X, y)
         theta, effects = self.posterior_.joint(int(draws), int(seed))
         pieces = pointwise.by_rows(
@@ -162,7 +167,7 @@ class Checks(Predictions):
         calibration and residuals; without them these parts are left out. Returns the path.
         """
         check_is_fitted(self, "posterior_")
-        from nghvi.report import write_report
+        from nghvi.report.page import write_report
 
         X, y = (X, y) if X is None or y is None else self._complete(X, y)[:2]
         return write_report(self, path, X, y)

@@ -17,7 +17,7 @@ from nghvi.data.frame import DataError
 from nghvi.data.panel import WORTHWHILE, distinct_rows
 from nghvi.data.working_copy import ROWS_A_PIECE
 from nghvi.estimators.columns import centred_columns
-from nghvi.infer import METHODS
+from nghvi.inference import METHODS
 from nghvi.methods import Method, published
 from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk, as_trunk
 from nghvi.paper.methods import BASELINES, STOPPED_BY_VALIDATION

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from nghvi.data.frame import DataError, Table
-from nghvi.infer import Inference
+from nghvi.inference import Inference
 from nghvi.networks import Identity
 from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.prior_draws import DRAWS as PRIOR_DRAWS

@@ -20,7 +20,7 @@ from nghvi._core.model import unraveller
 from nghvi._typing import Data
 from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StreamedRows
-from nghvi.infer import Inference, unravel_draws
+from nghvi.inference import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.networks import Identity
 from nghvi.posterior.effects import average_moments, effects_of

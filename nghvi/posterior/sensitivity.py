@@ -13,7 +13,6 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from arviz_stats.base import array_stats
 from jaxtyping import Array, Float
 
 from nghvi._core.evaluate import log_targets
@@ -68,6 +67,8 @@ def power_weights(log_density: Float[np.ndarray, " s"], power: float) -> Float[n
     """Normalised weights that raise a component to ``power``, the largest ones smoothed."""
     if np.ptp(log_density) < 1e-8:  # a flat component: nothing changes, and there is no tail
         return np.full(len(log_density), 1 / len(log_density))
+    from arviz_stats.base import array_stats  # it loads matplotlib and xarray
+
     log_weight = array_stats.power_scale_lw(log_density - log_density.max(), alpha=power)
     weight = np.exp(log_weight - log_weight.max())
     return weight / weight.sum()
@@ -77,6 +78,8 @@ def sensitivity(values: Float[np.ndarray, " s"], log_density: Float[np.ndarray, 
     """How fast the distribution of ``values`` changes with the power of a component."""
     if np.ptp(values) == 0:
         return 0.0
+    from arviz_stats.base import array_stats
+
     lower, upper = (power_weights(log_density, power) for power in POWERS)
     found = array_stats.power_scale_sense(
         values[None], lower[None], upper[None], *POWERS, chain_axis=0, draw_axis=1

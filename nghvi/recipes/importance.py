@@ -11,15 +11,14 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from arviz_stats.base import array_stats
 from jaxtyping import Array, Float
 from scipy.special import gammaincinv, gammaln, ndtri
-from scipy.stats.qmc import Sobol
 
 from nghvi._core.evaluate import Evaluation, log_mean_exp, log_targets
 from nghvi._core.model import MarginalModel
 from nghvi._core.variational import Variational
 from nghvi._typing import Data
+from nghvi.recipes.pareto import pareto_smoothed
 
 RELIABLE = 0.7
 """Pareto shape above which importance weights are not to be trusted."""
@@ -76,12 +75,8 @@ class Pool(NamedTuple):
 
 def smooth_weights(log_ratio: np.ndarray) -> tuple[np.ndarray, float]:
     """Pareto smoothed, normalised weights and the shape k-hat."""
-    if np.ptp(log_ratio) < 1e-8:  # q is the posterior: nothing to smooth
-        return np.full(len(log_ratio), 1 / len(log_ratio)), 0.0
-    with np.errstate(all="ignore"):
-        log_weight, k_hat = array_stats.psislw(-log_ratio)
-    weight = np.exp(log_weight - log_weight.max())
-    return weight / weight.sum(), float(k_hat)
+    log_weight, k_hat = pareto_smoothed(log_ratio)
+    return np.exp(log_weight), float(k_hat)
 
 
 def pareto_shape(log_ratio: np.ndarray) -> float:
@@ -133,6 +128,8 @@ def importance_pool(
 
 def _even(dim: int, log2_draws: int, rng: np.random.Generator) -> np.ndarray:
     """Points that fill the open unit cube: a scrambled Sobol sequence."""
+    from scipy.stats.qmc import Sobol  # slow to load, and not every program draws
+
     return np.clip(Sobol(dim, rng=rng).random_base2(log2_draws), 1e-12, 1 - 1e-12)
 
 

@@ -12,6 +12,7 @@ a name of ours for something untyped) is let pass.
 import dataclasses
 import enum
 import functools
+import importlib
 import numbers
 import types
 import typing
@@ -41,7 +42,7 @@ from nghvi.data.streamed import StreamedRows
 from nghvi.families import FAMILIES, Point
 from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt
-from nghvi.infer import Inference
+from nghvi.inference import Inference
 from nghvi.methods import NaturalGradient, OrdinaryGradient
 from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel
@@ -171,6 +172,15 @@ UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 _CLASSES: dict[str, type] = {}
 
+HIGHER = {
+    "MixedRegressor": "nghvi.estimators",
+    "MixedClassifier": "nghvi.estimators",
+    "Spec": "nghvi.estimators.spec",
+    "Term": "nghvi.estimators.factors",
+    "Posterior": "nghvi.any_model",
+}
+"""Classes of layers above this one, which are loaded when one of them is met."""
+
 
 def register(cls: Class) -> Class:
     """Allow instances of an own class (a trunk, a response, an estimator) in model files.
@@ -181,7 +191,7 @@ def register(cls: Class) -> Class:
     """
     if not issubclass(cls, BaseEstimator):
         field_names(cls)
-    known = _CLASSES.get(cls.__name__)
+    known = _known(cls.__name__)
     # The same class may come again from a notebook cell that is run twice.
     if known is not None and _origin(known) != _origin(cls):
         raise StorageError(
@@ -193,18 +203,25 @@ def register(cls: Class) -> Class:
 
 def class_named(name: str) -> type:
     """The class that a file means."""
-    if not isinstance(name, str) or name not in _CLASSES:
+    known = _known(name) if isinstance(name, str) else None
+    if known is None:
         raise StorageError(
             f"the class {name!r} is not known here: if it is your own, call "
             "nghvi.storage.register(cls) before loading; otherwise the file was made by another "
             "version of nghvi."
         )
-    return _CLASSES[name]
+    return known
+
+
+def _known(name: str) -> type | None:
+    if name in HIGHER:
+        return getattr(importlib.import_module(HIGHER[name]), name)
+    return _CLASSES.get(name)
 
 
 def is_registered(cls: type) -> bool:
     """Whether instances of exactly this class may be saved."""
-    return _CLASSES.get(cls.__name__) is cls
+    return _known(cls.__name__) is cls
 
 
 def field_names(cls: type) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import nghvi
 from nghvi._core.variational import Variational
 from nghvi.data import Rows
 from nghvi.families import FAMILIES, Factor, Family
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import Priors

@@ -12,7 +12,7 @@ from sklearn.base import clone
 import nghvi
 from nghvi.data import Rows
 from nghvi.families import Factor
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.methods import PUBLISHED, NaturalGradient, OrdinaryGradient
 from nghvi.models import MixedModel
 from nghvi.networks import Identity

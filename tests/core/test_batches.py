@@ -24,7 +24,7 @@ from nghvi.data.streamed import StackedPieces
 from nghvi.data.working_copy import ROWS_A_PIECE
 from nghvi.estimators.choices import choose_batch_groups
 from nghvi.families import FactorGaussian
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import Priors

@@ -12,7 +12,7 @@ from scipy import stats
 from scipy.special import log_expit, logsumexp
 
 from nghvi.data import Rows
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.latents import integrate
 from nghvi.models import MixedModel, MixedParams
 from nghvi.networks import Identity
@@ -124,7 +124,7 @@ def test_where_integrals_are_costly_an_approximation_leads_to_the_same_posterior
     model = MixedModel(Identity(EFFECTS), Logit(), Priors(effects=InverseGamma()), (0, 1, 2, 3))
     rows = Rows.from_arrays(x, y, group, 20)
     usual = infer(model, rows, importance=False)
-    for module in ("nghvi.infer", "nghvi.recipes.plan"):
+    for module in ("nghvi.inference", "nghvi.recipes.plan"):
         monkeypatch.setattr(sys.modules[module], "HUGE", 0)
     found = infer(model, rows, importance=False)
     assert [name for name, _ in found.run.traces] == ["natural gradient", "exact integrals"]

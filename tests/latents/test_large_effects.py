@@ -12,7 +12,7 @@ from scipy.special import log_expit, log_ndtr, logsumexp
 from scipy.stats import norm, poisson
 
 from nghvi.data import Rows
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.latents import integrate
 from nghvi.latents.rows import RowProblem, conditional_mode
 from nghvi.models import MixedModel, MixedParams

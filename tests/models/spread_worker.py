@@ -13,7 +13,7 @@ import numpy as np
 from nghvi._core.hosts import is_first, join, on_host
 from nghvi._core.score import Sampled
 from nghvi.data import Rows
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.models.divided import Sharded, mesh_of, shard
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity

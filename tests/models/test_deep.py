@@ -25,7 +25,7 @@ from nghvi.data import Panel, Rows
 from nghvi.data.cells import CellRows
 from nghvi.data.panel import collapse, distinct_rows
 from nghvi.families import Point
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import ACTIVATIONS, OwnTrunk, Perceptron, as_trunk
 from nghvi.priors import Priors

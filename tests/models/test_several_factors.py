@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from nghvi._core.model import unraveller
 from nghvi.data.factors import CrossedStatistics, FactorRows
-from nghvi.infer import infer, unravel_draws
+from nghvi.inference import infer, unravel_draws
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.several_factors import ByFactor, SeveralFactors
 from nghvi.networks import Identity

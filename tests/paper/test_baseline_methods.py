@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nghvi
-from nghvi.infer import METHODS
+from nghvi.inference import METHODS
 from nghvi.paper.methods import BASELINES
 
 COLUMNS = ["g", "a", "b"]

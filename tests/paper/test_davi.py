@@ -15,7 +15,7 @@ from nghvi._core.model import initial_theta, unraveller
 from nghvi._linalg.lowrank import pack_lower, unpack_lower
 from nghvi.data import Rows
 from nghvi.data.scaling import Scaling
-from nghvi.infer import infer
+from nghvi.inference import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods import snngm

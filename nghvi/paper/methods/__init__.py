@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from nghvi.infer import Inference
+from nghvi.inference import Inference
 from nghvi.paper.methods.davi import DaviFit as DaviFit
 from nghvi.paper.methods.davi import davi as davi
 from nghvi.paper.methods.gibbs import GibbsDraws as GibbsDraws

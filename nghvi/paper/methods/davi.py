@@ -39,7 +39,7 @@ from nghvi._linalg.tree import materialise, tree_norm, tree_where
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import Rows
 from nghvi.families import CholeskyGaussian
-from nghvi.infer import Inference
+from nghvi.inference import Inference
 from nghvi.models.mixed import GroupedData, MixedModel, MixedParams, prepare
 from nghvi.networks import Identity
 from nghvi.paper.methods import snngm

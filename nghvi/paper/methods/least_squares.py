@@ -20,7 +20,7 @@ from nghvi.data import Rows
 from nghvi.data.grouped import Observations
 from nghvi.data.panel import distinct_rows
 from nghvi.families import Point
-from nghvi.infer import Inference
+from nghvi.inference import Inference
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Run

@@ -22,7 +22,7 @@ from nghvi._core.variational import RemainingError
 from nghvi._typing import Key
 from nghvi.data import Rows
 from nghvi.families.factor import FactorGaussian
-from nghvi.infer import Inference, finish
+from nghvi.inference import Inference, finish
 from nghvi.models.mixed import MixedModel
 from nghvi.paper.methods.nagvac_step import Iterate, Nagvac
 from nghvi.paper.methods.one_factor import METRICS

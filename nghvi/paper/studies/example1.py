@@ -20,7 +20,7 @@ from scipy.stats import norm
 
 from nghvi._core.evaluate import log_targets
 from nghvi._core.model import MarginalModel
-from nghvi.infer import Inference, unravel_draws
+from nghvi.inference import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
 from nghvi.paper.methods import gibbs

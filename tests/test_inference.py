@@ -14,7 +14,7 @@ from nghvi._core.model import unraveller
 from nghvi.data.grouped import Rows
 from nghvi.families import CholeskyGaussian, Factor
 from nghvi.families.factor import project
-from nghvi.infer import infer, refined_if_needed
+from nghvi.inference import infer, refined_if_needed
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.published_start import published_start
