@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     """What decides the cost."""
 
     groups: int
-    rows_a_group: int
+    rows_per_group: int
     inputs: int
     hidden: tuple[int, ...]
     rank: int
@@ -63,7 +63,7 @@ def make_rows(shape: Shape) -> Rows:
         x = rng.normal(size=(shape.distinct, shape.inputs))
         x = np.tile(x, (firms.sum(), 1))
     else:
-        group = np.repeat(np.arange(shape.groups), shape.rows_a_group)
+        group = np.repeat(np.arange(shape.groups), shape.rows_per_group)
         x = rng.normal(size=(group.size, shape.inputs))
     y = rng.normal(size=group.size) + np.maximum(x[:, 0], 0)
     return Rows.from_arrays(x, (y > 0.5) * 1.0 if shape.binary else y, group, shape.groups)

@@ -21,7 +21,6 @@ from nghvi.data import Rows
 from nghvi.data.frame import DataError, read_columns, suggest
 from nghvi.data.labels import encode_groups
 from nghvi.estimators.choices import check_counts, check_level, check_seed
-from nghvi.estimators.row_facts import RowFacts
 from nghvi.inference import unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
@@ -73,7 +72,7 @@ def lek_profile(
         inputs[:, _column(estimator, name)] = _scaled(estimator, name, values)
     else:
         frame = _raw_reference(estimator, reference, len(values)).assign(**{name: values})
-        inputs = estimator._scaled(frame, grouped=False)[1]
+        inputs = _columns_of_model(estimator, frame)
     drawn = np.empty((draws, len(labels), len(values)))
     for effects in (False, True):
         chosen = (codes >= 0) == effects
@@ -107,7 +106,7 @@ def partial_dependence(
     name = _input_name(estimator, variable)
     _check_settings(n_grid, draws, level, seed)
     values = _grid(estimator, name, grid, n_grid, quantiles)
-    request = estimator._request(X, "known", draws, seed)
+    request = estimator.reader_.request(estimator.posterior_, X, "known", draws, seed)
     labels = [ALL] if groups is None else _listed(groups)
     member = np.ones((len(request.x), 1), bool)
     if groups is not None:
@@ -123,9 +122,9 @@ def partial_dependence(
             x = request.x.copy()
             x[:, _column(estimator, name)] = _scaled(estimator, name, value)
             return x
-        raw = read_columns(X, estimator.formula_.inputs, estimator._bounds)
+        raw = read_columns(X, estimator.formula_.inputs, estimator.reader_.bounds)
         frame = raw[used].assign(**{name: value})
-        return estimator._scaled(frame, grouped=False)[1]
+        return _columns_of_model(estimator, frame)
 
     pieces = int(np.ceil(draws * len(request.x) * len(values) / NUMBERS_AT_ONCE))
     averages = []
@@ -155,7 +154,7 @@ def variance_share(estimator: Any, X: Any = None, draws: int = 200, seed: int = 
         raise DataError("the model has no effects: there is no variance between groups to share.")
     rows = posterior.data
     if X is not None:
-        x = estimator._scaled(X)[1]
+        x = _columns_of_model(estimator, X, grouped=True)
         rows = Rows.from_arrays(x, np.zeros(len(x)), np.zeros(len(x), int), 1)
     theta = posterior.inference.pool.resample(int(draws), np.random.default_rng(seed))
     shares = np.asarray(_shares(posterior.model, posterior.data, rows, jnp.asarray(theta)))
@@ -255,7 +254,7 @@ def _input_name(estimator: Any, variable: Any) -> str:
 
 def followed(estimator: Any) -> tuple[str, ...]:
     """Inputs that a curve can follow: columns of numbers."""
-    raw = () if estimator.formula_ is None else tuple(estimator._raw_quantiles.columns)
+    raw = () if estimator.formula_ is None else tuple(estimator.reader_.raw_quantiles.columns)
     return tuple(dict.fromkeys((*movable(estimator), *raw)))
 
 
@@ -263,9 +262,9 @@ def movable(estimator: Any) -> tuple[str, ...]:
     """Inputs that are one column of the model: of a formula, numbers that no other reads."""
     if estimator.formula is not None:
         return estimator.formula_.movable
-    spec = estimator._spec
+    inputs, spec = estimator.reader_.inputs, estimator.reader_.spec
     # What settings say is known about a row comes last.
-    return estimator._inputs[: len(estimator._inputs) - len(spec.known_coef) - len(spec.facts)]
+    return inputs[: len(inputs) - len(spec.known_coef) - len(spec.facts)]
 
 
 def _grid(
@@ -277,7 +276,7 @@ def _grid(
             raise DataError("grid: give a list of finite values of the input.")
         return values
     single = name in movable(estimator)
-    known = (estimator.input_quantiles_ if single else estimator._raw_quantiles)[name]
+    known = (estimator.input_quantiles_ if single else estimator.reader_.raw_quantiles)[name]
     ends = []
     for quantile in quantiles:
         near = np.isclose(known.index, quantile)
@@ -296,7 +295,7 @@ def _reference_row(estimator: Any, reference: Any) -> np.ndarray:
     row = estimator.input_quantiles_.loc[0.5].copy()
     # A row of the training table holds its group as well.
     ignored = set(map(str, getattr(estimator, "feature_names_in_", ()))) - set(row.index)
-    known = RowFacts.of(estimator)
+    known = estimator.reader_.facts
     for name, value in ({} if reference is None else dict(reference)).items():
         if str(name) in row.index:
             row[str(name)] = _finite(value, name)
@@ -319,10 +318,11 @@ def _moves_others(estimator: Any, reference: Any) -> bool:
 
 def _raw_reference(estimator: Any, reference: Any, number: int) -> pd.DataFrame:
     """As many rows of raw inputs at the reference, for a formula to code."""
-    row = {**estimator._raw_quantiles.loc[0.5].to_dict(), **estimator._commonest}
+    reader = estimator.reader_
+    row = {**reader.raw_quantiles.loc[0.5].to_dict(), **reader.commonest}
     for name, value in ({} if reference is None else dict(reference)).items():
         if str(name) in estimator.formula_.inputs:
-            measured = str(name) in estimator._raw_quantiles
+            measured = str(name) in reader.raw_quantiles
             row[str(name)] = _finite(value, name) if measured else value
         elif str(name) not in map(str, estimator.group_columns_):
             raise DataError(f"reference: {name!r} is not an input of the model.")
@@ -342,10 +342,16 @@ def _finite(value: Any, name: Any) -> float:
     return number
 
 
+def _columns_of_model(estimator: Any, X: Any, *, grouped: bool = False) -> np.ndarray:
+    """The inputs of rows on the fitted scale; ``grouped``: whether a group column must be there."""
+    reader = estimator.reader_
+    return reader.scaled(reader.table(X, grouped=grouped), estimator.posterior_.scaling)
+
+
 def _column(estimator: Any, name: str) -> int:
     """Position of an input among the model's columns, which may begin with an intercept."""
-    first = len(estimator.posterior_.scaling.centre) - len(estimator._inputs)
-    return first + estimator._inputs.index(name)
+    inputs = estimator.reader_.inputs
+    return len(estimator.posterior_.scaling.centre) - len(inputs) + inputs.index(name)
 
 
 def _scaled(estimator: Any, name: str, values: Any) -> Any:

@@ -85,7 +85,7 @@ def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) ->
     """Predictions written as rows are read, in their order."""
     parts: Iterator[pd.DataFrame]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
-        labels, bounds = estimator.group_columns_, estimator._bounds
+        labels, bounds = estimator.group_columns_, estimator.reader_.bounds
         read = read_parts(chosen.data, names, labels, ROWS_AT_ONCE, chosen.missing, bounds)
         parts = (rows.set_index(rows.index + before) for _, before, rows in read if len(rows))
     else:
@@ -112,7 +112,7 @@ def _complete(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> p
     for name in names:
         check_column(chosen.data, rows, name, "an input of the model")
     rows = without_missing(chosen.data, rows[names], chosen.missing)
-    check_cells(chosen.data, rows, estimator.group_columns_, bounds=estimator._bounds)
+    check_cells(chosen.data, rows, estimator.group_columns_, bounds=estimator.reader_.bounds)
     return rows
 
 
@@ -138,7 +138,7 @@ def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFram
         }
         return pd.DataFrame(_with_known_groups(estimator, rows, columns))
     if response.support.two_valued:
-        request = estimator._request(rows, "known", DRAWS, 0)
+        request = estimator.reader_.request(estimator.posterior_, rows, draws=DRAWS)
         drawn = predictor_draws(estimator.posterior_, request)
         lower, upper = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2], axis=0)
         columns = {"class": estimator.predict(rows), "mean": estimator.predict_proba(rows)[:, 1]}
@@ -150,7 +150,7 @@ def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFram
 
 
 def _with_known_groups(estimator: Any, rows: pd.DataFrame, columns: dict) -> dict:
-    labels, groups = estimator._table(rows).group, estimator.groups_
+    labels, groups = estimator.reader_.table(rows).group, estimator.groups_
     if labels is None:
         return columns
     if not isinstance(labels, tuple):

@@ -117,7 +117,7 @@ def _rows(estimator: Any, path: pathlib.Path, run_directory: pathlib.Path) -> tu
     for name in names:
         check_column(path, table, name, "a column of the model")
     table = without_missing(path, table[names], asked.get("missing", "error"))
-    check_cells(path, table, estimator.group_columns_, bounds=estimator._bounds)
+    check_cells(path, table, estimator.group_columns_, bounds=estimator.reader_.bounds)
     if formula is None:
         return table[inputs], table[target]
     return table[inputs], pd.Series(response_of(formula, table), name=parse(formula).response)

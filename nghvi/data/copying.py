@@ -38,15 +38,15 @@ def make(
     files: Sequence[pathlib.Path],
     chosen: Selection,
     directory: pathlib.Path,
-    groups_a_piece: int | None,
+    groups_per_piece: int | None,
     seed: int,
 ) -> WorkingCopy:
     """The copy in ``directory``; an earlier one is used if it is of the same files as they are now.
 
-    ``groups_a_piece=None`` leaves the size of the pieces to the data.
+    ``groups_per_piece=None`` leaves the size of the pieces to the data.
     """
     before = fingerprint(files)
-    asked = {"format": FORMAT, "files": before, "pieces": groups_a_piece, "seed": seed}
+    asked = {"format": FORMAT, "files": before, "pieces": groups_per_piece, "seed": seed}
     identity = hashlib.sha256(json.dumps([asked, list(chosen)]).encode()).hexdigest()
     if identity_in(directory) == identity:
         return open_copy(directory, identity)
@@ -59,7 +59,7 @@ def make(
         )
     if len(found.levels) < 2:
         raise DataError(f"{files[0]}: group column {chosen.group!r} has only one level.")
-    dealt = deal(found.sizes, pieces_for(found.sizes, groups_a_piece), seed)
+    dealt = deal(found.sizes, pieces_for(found.sizes, groups_per_piece), seed)
     _check_directory(directory)
     beside = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.tmp")
     copy = WorkingCopy(beside, identity, found, dealt)

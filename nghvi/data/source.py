@@ -74,9 +74,9 @@ class GroupedDataset:
         inputs = tuple(others if self.columns is None else self.columns)
         return Selection(inputs, group, response, classes)
 
-    def copied(self, chosen: Selection, groups_a_piece: int | None, seed: int) -> WorkingCopy:
+    def copied(self, chosen: Selection, groups_per_piece: int | None, seed: int) -> WorkingCopy:
         """The working copy of these columns, made if need be."""
-        return copying.make(files_of(self.path), chosen, self.directory, groups_a_piece, seed)
+        return copying.make(files_of(self.path), chosen, self.directory, groups_per_piece, seed)
 
     def remove(self) -> None:
         """Delete the working copy, if there is one."""

@@ -21,12 +21,12 @@ from nghvi.data.working_copy import WorkingCopy, open_copy, pieces_for
 class StackedPieces:
     """Pieces of rows in memory."""
 
-    def __init__(self, rows: Rows, groups_a_piece: int | None, seed: int) -> None:
+    def __init__(self, rows: Rows, groups_per_piece: int | None, seed: int) -> None:
         observed = rows.observations()
         # By the order of the group codes, so that a working copy of the same rows is dealt alike.
         group = np.argsort(rows.original_order)[observed.group]
         sizes = np.bincount(group, minlength=rows.num_groups)
-        dealt = deal(sizes, pieces_for(sizes, groups_a_piece), seed)
+        dealt = deal(sizes, pieces_for(sizes, groups_per_piece), seed)
         self.members, self.num_pieces = dealt.members, len(dealt.members)
         self._stack = in_pieces(dealt, *observed._replace(group=group))
 

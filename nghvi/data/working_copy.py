@@ -15,7 +15,7 @@ from nghvi._core.errors import DataError
 from nghvi.data.pieces import Deal
 
 DESCRIPTION, RECORDS = "copy.json", "records.bin"
-ROWS_A_PIECE = 20_000
+ROWS_PER_PIECE = 20_000
 """Rows of a piece unless its number of groups is given."""
 
 
@@ -93,11 +93,11 @@ class WorkingCopy(NamedTuple):
         return taken, which
 
 
-def pieces_for(sizes: np.ndarray, groups_a_piece: int | None) -> int:
-    """Number of pieces with about so many groups; None: with about ROWS_A_PIECE rows."""
-    if groups_a_piece is None:
-        return max(1, round(float(sizes.sum()) / ROWS_A_PIECE))
-    return max(1, round(len(sizes) / groups_a_piece))
+def pieces_for(sizes: np.ndarray, groups_per_piece: int | None) -> int:
+    """Number of pieces with about so many groups; None: with about ROWS_PER_PIECE rows."""
+    if groups_per_piece is None:
+        return max(1, round(float(sizes.sum()) / ROWS_PER_PIECE))
+    return max(1, round(len(sizes) / groups_per_piece))
 
 
 def open_copy(directory: pathlib.Path, identity: str) -> WorkingCopy:

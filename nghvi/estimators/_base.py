@@ -1,22 +1,20 @@
-"""What both estimators share: reading data, building the model, fitting, reporting."""
+"""What both estimators are: settings, a fit, and what the fit can be asked."""
 
-import dataclasses
+import copy
+import pathlib
 import time
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from nghvi._core.hosts import is_first
-from nghvi._core.response import Response
-from nghvi.data import Rows
-from nghvi.data.frame import Column, DataError, Group, column_names, read_columns, stated_order
-from nghvi.data.scaling import Scaling, add_intercept
-from nghvi.data.source import GroupedDataset, InMemory, OnDisk, Source
-from nghvi.estimators import tables
+from nghvi.data.fingerprint import Fingerprint
+from nghvi.data.frame import Column, DataError, Group, read_response
+from nghvi.data.source import GroupedDataset, Groups, Source
+from nghvi.estimators import checks, tables
 from nghvi.estimators.assembly import assemble
-from nghvi.estimators.checks import Checks
 from nghvi.estimators.choices import (
     check_counts,
     check_level,
@@ -25,34 +23,45 @@ from nghvi.estimators.choices import (
     check_seed,
     check_stops,
     choose_response,
-    choose_seed,
     with_known_settings,
 )
-from nghvi.estimators.columns import rows_of_known_groups
-from nghvi.estimators.fit_checkpoints import EVERY, Kept, with_checkpoints
-from nghvi.estimators.linear_instead import adopt_linear, size_if_nothing, tell_of_nothing
-from nghvi.estimators.progress import FitProgress
-from nghvi.families import family_of
-from nghvi.formula import parse
-from nghvi.inference import Inference, infer
+from nghvi.estimators.fit_checkpoints import EVERY, Kept
+from nghvi.estimators.fitting import inferred, judged
+from nghvi.estimators.linear_instead import adopt_linear, size_if_nothing
+from nghvi.estimators.reader import (
+    DRAWS,
+    RowReader,
+    complete_rows,
+    raw_responses,
+    read_held_out,
+    read_to_fit,
+)
+from nghvi.formula import Design
 from nghvi.methods import Method
-from nghvi.models.mixed import MixedModel
-from nghvi.paper.methods import BASELINES
-from nghvi.paper.methods.published_start import published_start
+from nghvi.posterior import predictive
 from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.pointwise import Observed
 from nghvi.priors import Priors
-from nghvi.recipes.run import Position
-from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.storage import save
 
+if TYPE_CHECKING:
+    from nghvi.posterior.loo import Loo
 
-class MixedEstimator(Checks):
+
+class MixedEstimator(BaseEstimator):
     """Base of the two estimators; not for use by itself."""
 
     usual_response: ClassVar[str]
     """What ``response="auto"`` means."""
     of_classes: ClassVar[bool]
     """Whether the response names classes."""
+    posterior_: MixedPosterior
+    reader_: RowReader
+    """How new rows are read."""
+    input_quantiles_: pd.DataFrame
+    n_features_in_: int
+    _rows: Fingerprint
+    """Of the rows whose posterior this is."""
 
     @with_known_settings
     def __init__(
@@ -137,67 +146,34 @@ class MixedEstimator(Checks):
         begun = time.perf_counter()
         kept = Kept.of(checkpoint, every)
         response = choose_response(self.response, self.usual_response, classes=self.of_classes)
-        source = self._source(X, y, counts, validation, response)
-        if response.classes:
-            response = response.of_classes(tuple(map(str, getattr(self, "classes_", ()))))
-        self._describe(source)
-        check_runs(self.method, devices=self.devices, checkpoint=kept)
-        made = assemble(self, self._spec, source, response)
-        self._rows, self._batch_groups = made.rows, made.batch_groups
-        held_out = self._held_out(validation, made.scaling)
-        inference = self._infer(made.model, made.data, made.scaling, None, held_out, kept)
-        self.posterior_ = MixedPosterior(inference, made.scaling, made.names)
-        self._publish(inference, time.perf_counter() - begun)
-        if (
-            size := size_if_nothing(self.posterior_)
-        ) is not None and inference.run.position is None:
-            adopt_linear(self, size, X, y, counts)
-            self.seconds_ = time.perf_counter() - begun
-        return self
-
-    def _source(
-        self, X: Any, y: Any, counts: Any, validation: Any, response: Response
-    ) -> InMemory | OnDisk:
-        """The rows of a fit, and with them what a formula and the classes have learnt."""
         if isinstance(X, GroupedDataset):
             check_on_disk(self, y, counts if validation is None else validation)
-            self._learn(None)
-            number = self.batch_groups if isinstance(self.batch_groups, int) else None
-            on_disk = OnDisk.of(
-                *(X, str(self._spec.group), y),
-                classes=response.classes,
-                batch_groups=number,
-                seed=self._seed(),
-            )
-            self._learn_classes(on_disk.copy.learnt.classes, None, response)
-            return on_disk
-        X, y, counts, _ = self._complete(X, y, counts)
-        self._learn(X)
-        order = stated_order(self._response_column(X, y)) if response.classes else None
-        name = self._response_name(y)
-        table, y = self._read(X, y)
-        self._learn_classes(y, order, response)
-        columns = tuple(column_names(X)) if table.named else None
-        if self.formula_ is not None:
-            columns = self.formula_.variables
-            raw = read_columns(X, self.formula_.inputs, self._bounds)
-            self._raw_quantiles, self._commonest = tables.typical_inputs(raw)
-        return InMemory.of(
-            table,
-            self._response_values(y),
-            counts,
-            group=self._spec.group,
-            columns=columns,
-            response_name=name,
-        )
+        reader, source = read_to_fit(self, X, y, counts, response)
+        if response.classes:
+            labels = () if reader.classes is None else reader.classes
+            response = response.of_classes(tuple(map(str, labels)))
+        self._describe(reader, source)
+        check_runs(self.method, devices=self.devices, checkpoint=kept)
+        made = assemble(self, reader.spec, source, response)
+        self._rows, self._batch_groups = made.rows, made.batch_groups
+        held_out = None
+        if validation is not None:
+            check_stops(self.method)
+            held_out = read_held_out(self, reader, validation, made.scaling, source.groups)
+        settings = (made.model, made.data, made.scaling, made.batch_groups)
+        inference = inferred(self, *settings, held_out=held_out, kept=kept)
+        self._publish(MixedPosterior(inference, made.scaling, made.names))
+        size = size_if_nothing(self.posterior_)
+        if size is not None and inference.run.position is None:
+            adopt_linear(self, size, X, y, counts)
+        self.seconds_ = time.perf_counter() - begun
+        return self
 
-    def _describe(self, source: Source) -> None:
-        """What scikit-learn and new data are told about the data of the fit."""
-        self.groups_, self._inputs = source.groups, source.inputs
-        self.n_features_in_ = len(source.inputs) + self._spec.num_factors
-        if source.columns is not None:
-            self.feature_names_in_ = np.array(source.columns, dtype=object)
-            self.n_features_in_ = len(source.columns)
+    def _describe(self, reader: RowReader, source: Source) -> None:
+        """What scikit-learn and curves are told about the data of the fit."""
+        self.reader_, self.n_features_in_ = reader, reader.num_columns
+        if reader.columns is not None:
+            self.feature_names_in_ = np.array(reader.columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):  # of an earlier fit
             del self.feature_names_in_
         self.input_quantiles_ = tables.quantile_table(source.sample.x, source.inputs)
@@ -205,86 +181,43 @@ class MixedEstimator(Checks):
     def resume(self) -> Self:
         """Continue a fit that was interrupted, as if it had not been."""
         check_is_fitted(self, "posterior_")
-        before = self.posterior_.inference
+        before, scaling = self.posterior_.inference, self.posterior_.scaling
         if before.run.position is None:
             return self
         begun = time.perf_counter()
-        model, scaling = self.posterior_.model, self.posterior_.scaling
-        inference = self._infer(model, before.data, scaling, before.run.position)
-        self.posterior_ = self.posterior_._replace(inference=inference)
-        self._publish(inference, self.seconds_ + time.perf_counter() - begun)
+        settings = (self.posterior_.model, before.data, scaling, self._batch_groups)
+        inference = inferred(self, *settings, resume=before.run.position)
+        self._publish(self.posterior_._replace(inference=inference))
+        self.seconds_ += time.perf_counter() - begun
         return self
 
-    def _held_out(self, validation: tuple[Any, Any] | None, scaling: Scaling) -> Rows | None:
-        """Rows that a stopping rule watches; rows of groups without training data are left out."""
-        if validation is None:
-            return None
-        check_stops(self.method)
-        table, y = self._read(*self._complete(*validation)[:2])
-        table = tables.align(table, self._inputs) if table.named else table
-        y = self._response_values(y)
-        x = add_intercept(table.values, self._spec.intercept)
-        x, y = scaling.apply(x), scaling.apply_response(y)
-        return rows_of_known_groups(x, y, cast(Any, table.group), cast(np.ndarray, self.groups_))
-
-    def _infer(
-        self,
-        model: MixedModel,
-        data: Any,
-        scaling: Scaling,
-        resume: Position | None = None,
-        held_out: Rows | None = None,
-        kept: Kept | None = None,
-    ) -> Inference:
-        seed = self._seed()
-        if self.method in BASELINES:
-            given = {"steps": self.steps, "validation": held_out}
-            chosen = {name: value for name, value in given.items() if value is not None}
-            return BASELINES[self.method](model, data, seed=seed, **chosen)
-        settings: dict[str, Any] = {
-            "seed": seed,
-            "family": family_of(self.rank),
-            "method": self.method,
-            "steps": self.steps,
-            "n_starts": self.n_starts,
-            "latents": self.latents,
-            "importance": self.importance,
-            "resume": resume,
-            "batch_groups": self._batch_groups,
-            "devices": self.devices,
-        }
-        if kept is not None:
-            settings |= with_checkpoints(kept, self, model, data)
-        if self.method != "auto":
-            settings["start"] = published_start(model, data, seed)
-        if not (self.verbose and is_first()):
-            return infer(model, data, **settings)
-        with FitProgress(scaling.log_jacobian(data.num_rows)) as progress:
-            return infer(model, data, progress=progress, **settings)
-
-    def _publish(self, inference: Inference, seconds: float) -> None:
-        jacobian = self.posterior_.scaling.log_jacobian(inference.data.num_rows)
+    def _publish(self, posterior: MixedPosterior) -> None:
+        self.posterior_ = judged(posterior)
+        inference = self.posterior_.inference
+        jacobian = posterior.scaling.log_jacobian(inference.data.num_rows)
         self.elbo_ = inference.elbo - jacobian
         self.elbo_se_ = inference.elbo_se
         self.log_evidence_ = inference.log_evidence - jacobian
         self.k_hat_ = inference.k_hat
-        if (cause := self._why_unusable()) is not None:
-            inference = dataclasses.replace(inference, verdict=Verdict(Status.FAILED, cause))
-            self.posterior_ = self.posterior_._replace(inference=inference)
-        if (size := size_if_nothing(self.posterior_)) is not None:
-            tell_of_nothing(self, size)
         self.converged_ = inference.converged
         self.verdict_ = tables.verdict_sentence(self.posterior_)
         self.trace_ = tables.trace_table(inference, jacobian)
         self.n_iter_ = max(inference.run.steps, 1)
-        self.seconds_ = seconds
 
-    def _why_unusable(self) -> Cause | None:
-        """What makes a result useless although the optimiser is satisfied."""
-        if self.posterior_.features_are_constant():
-            return Cause.CONSTANT_FEATURES
-        good = self.posterior_.inference.converged
-        return Cause.NOT_FINITE if good and not tables.is_finite(self.posterior_) else None
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_spec" in state:  # of a version in which the parts of the reader were attributes
+            self.reader_ = RowReader.gathered(self)
+
+    @property
+    def formula_(self) -> Design | None:
+        """What the formula has learnt from the data; None without a formula."""
+        return self.reader_.design
+
+    @property
+    def groups_(self) -> Groups:
+        """Labels of the groups, by factor where there are several."""
+        return self.posterior_.names.labels
 
     @property
     def group_(self) -> Group:
@@ -293,18 +226,26 @@ class MixedEstimator(Checks):
         Of several factors a tuple.
         """
         check_is_fitted(self, "posterior_")
-        return self._spec.group
+        return self.reader_.spec.group
 
     @property
     def group_columns_(self) -> tuple:
         """The columns of the data that say which rows belong together."""
-        if self.formula_ is not None:
-            return parse(self.formula_.formula).group_columns
-        group = self.group_
-        return group if isinstance(group, tuple) else () if group is None else (group,)
+        check_is_fitted(self, "posterior_")
+        return self.reader_.group_columns
 
-    def _seed(self) -> int:
-        return choose_seed(self.random_state)
+    @property
+    def k_hat_meaning_(self) -> str:
+        """What ``k_hat_`` says about the fit, in words."""
+        check_is_fitted(self, "posterior_")
+        return tables.k_hat_sentence(self.posterior_)
+
+    @property
+    def status_(self) -> str:
+        """How the fit ended, for programs: ``"converged"``, ``"settled"``, ``"not_converged"``,
+        ``"not_settled"``, ``"interrupted"`` or ``"failed"``; ``verdict_`` says it in words."""
+        check_is_fitted(self, "posterior_")
+        return self.posterior_.inference.verdict.status.value
 
     def posterior_draws(self, draws: int = 2000, seed: int = 0) -> dict[str, np.ndarray]:
         """Joint posterior draws on the scale of the data.
@@ -337,10 +278,6 @@ class MixedEstimator(Checks):
         """
         check_is_fitted(self, "posterior_")
         check_level(level)
-        response = self.posterior_.model.response
-        if response.ratio is None or self._spec.deep:
-            kind = "a network" if self._spec.deep else f"the {response.name} response"
-            raise DataError(f"coefficients of {kind} are no ratios; summary() has them.")
         return tables.ratio_table(self.posterior_, level)
 
     def effects_covariance(self, level: float = tables.LEVEL) -> pd.DataFrame:
@@ -355,11 +292,156 @@ class MixedEstimator(Checks):
         ``factor``: which one's, where there are several grouping factors.
         """
         check_is_fitted(self, "posterior_")
-        if factor is not None and not self._spec.terms and str(factor) != str(self._spec.group):
-            raise DataError(f"factor={factor!r}: the grouping factor is {self._spec.group!r}.")
+        spec = self.reader_.spec
+        if factor is not None and not spec.terms and str(factor) != str(spec.group):
+            raise DataError(f"factor={factor!r}: the grouping factor is {spec.group!r}.")
         return tables.effects_table(self.posterior_, factor)
+
+    def prior_summary(self) -> pd.DataFrame:
+        """Every prior in words, the scale it is stated on, and its 95 % range in raw units.
+
+        One row per parameter of :meth:`summary`, for a network also one per layer of weights.
+        ``q2.5``, ``q50`` and ``q97.5`` are quantiles of draws from the prior, mapped to the units
+        of the data as the posterior is.
+        """
+        check_is_fitted(self, "posterior_")
+        return tables.prior_table(self.posterior_, self.standardize)
+
+    def prior_sensitivity(self) -> pd.DataFrame:
+        """How much the posterior of each parameter depends on the priors, and on the data.
+
+        Prior and likelihood are raised to powers near one, and the draws weighted anew (power
+        scaling; Kallioinen, Paananen, Bürkner and Vehtari, 2024). ``prior``, ``likelihood``:
+        change of the posterior for a doubling of the power; from 0.05 on it counts. All priors are
+        scaled together. ``diagnosis`` says it in words: a prior that matters although the data
+        speak contradicts them; one that matters where they are silent decides the result.
+        """
+        check_is_fitted(self, "posterior_")
+        return tables.sensitivity_table(self.posterior_)
+
+    def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> "Loo":
+        """Leave-one-out cross-validation of the rows of the fit, without refitting (PSIS).
+
+        One row is left out at a time, not a group: the row is predicted with the effects that
+        the other rows of its group determine, drawn jointly with the parameters. How well new
+        groups are predicted is another question; score held-out groups for that.
+
+        Memory grows with draws x groups x effects; rows are taken in pieces. Returns the result
+        of arviz-stats (``elpd``, ``se``, ``p``, ``elpd_i``, ``pareto_k``); printed, it says
+        whether it can be trusted.
+        """
+        check_counts(optional=False, draws=draws)
+        checks.check_tail(draws)
+        check_seed(seed=seed)
+        rows = self._rows_of_the_fit(X, y)
+        return checks.leave_one_out(self.posterior_, rows, int(draws), int(seed))
+
+    def check_rows(
+        self, X: Any, y: Any, draws: int = 1000, seed: int = 0, most: int | None = None
+    ) -> pd.DataFrame:
+        """What the model predicts for rows with a known response.
+
+        Rows of the fit, recognised by their values in any order, are predicted without
+        themselves, as in :meth:`loo`, so that the comparison does not flatter; other rows as they
+        are, with a warning if most of them are rows of the fit.
+        ``most``: that many rows at random, if there are more.
+
+        Returns one row per row of X, by position: ``observed`` (0 and 1 for classes), ``predicted``
+        mean and ``sd``, ``pit`` (the probability of a smaller response: uniform if predictions are
+        calibrated; drawn within its step for classes and counts) and ``k_hat`` (nan for rows not of
+        the fit).
+        """
+        check_counts(draws=draws, most=most)
+        X, y, _, kept = complete_rows(self, X, y)
+        observed = self._observed(X, y, draws=draws, seed=seed)
+        checked = checks.checked_rows(self.posterior_, self._rows, *observed, most)
+        if kept is not None:
+            checked.index = pd.Index(kept[checked.index], name=checked.index.name)
+        return checked
+
+    def to_arviz(self, draws: int = 1000, seed: int = 0, X: Any = None, y: Any = None) -> Any:
+        """The posterior as a labelled DataTree for ArviZ.
+
+        With the rows of the fit (X, y) it also holds ``posterior_predictive``,
+        ``log_likelihood`` (given each draw's effects) and ``observed_data``.
+        """
+        check_is_fitted(self, "posterior_")
+        check_counts(optional=False, draws=draws)
+        check_seed(seed=seed)
+        from nghvi.posterior.arviz import to_datatree
+
+        observed = None if X is None else self._rows_of_the_fit(X, y)
+        return to_datatree(self.posterior_, int(draws), int(seed), observed)
+
+    def report(self, path: Any, X: Any = None, y: Any = None) -> pathlib.Path:
+        """Write one HTML page about the fit that opens anywhere, without a network.
+
+        ``X``, ``y``: the rows of the fit, or better held-out ones, for predictive checks,
+        calibration and residuals; without them these parts are left out. Returns the path.
+        """
+        check_is_fitted(self, "posterior_")
+        from nghvi.report.page import write_report
+
+        X, y = (X, y) if X is None or y is None else complete_rows(self, X, y)[:2]
+        return write_report(self, path, X, y)
+
+    def sample_predictive(
+        self, X: Any, draws: int = 1000, seed: int = 0, which: str = "known"
+    ) -> np.ndarray:
+        """Joint draws from the posterior predictive distribution, shape (draws, rows).
+
+        Within a draw, rows of one group share its effects, also if the group is new. A
+        classifier's draws are 0 and 1, for the first and the second of its ``classes_``.
+        """
+        request = self._request(X, which, draws, seed)
+        return raw_responses(self.posterior_, request, predictive.sample(self.posterior_, request))
+
+    def log_score(
+        self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+    ) -> float:
+        """Mean log predictive density of y; larger is better."""
+        return float(np.mean(self.log_densities(X, y, which, draws, seed)))
+
+    def log_densities(
+        self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+    ) -> np.ndarray:
+        """Log predictive density of each response."""
+        request, values = self._observed(X, y, which, draws, seed)
+        found = predictive.predict(self.posterior_, request, values)
+        return found.log_density - np.log(self.posterior_.scaling.y_scale)
+
+    def add_groups(self, X: Any, y: Any) -> Self:
+        """A copy that also knows the groups in X, conditioned on their rows; nothing is refitted.
+
+        The posterior of the global parameters stays as it is.
+        """
+        check_is_fitted(self, "posterior_")
+        table, scaling = self.reader_.table(X), self.posterior_.scaling
+        x = self.reader_.scaled(table, scaling)
+        values = scaling.apply_response(self.reader_.values(read_response(y, len(x))))
+        extended = copy.copy(self)
+        extended.posterior_, codes = self.posterior_.with_groups(
+            x, values, table.group, self.group_
+        )
+        added = Fingerprint.of(x, values, codes)
+        extended._rows = Fingerprint.joined([self._rows, added])
+        return extended
 
     def save(self, path: Any) -> None:
         """Write the fitted estimator to a file for ``nghvi.load``."""
         check_is_fitted(self, "posterior_")
         save(self, path)
+
+    def _request(self, X: Any, which: str, draws: int, seed: int) -> predictive.Request:
+        check_is_fitted(self, "posterior_")
+        return self.reader_.request(self.posterior_, X, which, draws, seed)
+
+    def _observed(
+        self, X: Any, y: Any, which: str = "known", draws: int = 1, seed: int = 0
+    ) -> tuple[predictive.Request, np.ndarray]:
+        check_is_fitted(self, "posterior_")
+        return self.reader_.observed(self.posterior_, X, y, which, draws, seed)
+
+    def _rows_of_the_fit(self, X: Any, y: Any) -> Observed:
+        X, y = complete_rows(self, X, y)[:2]
+        return checks.rows_of_the_fit(self.posterior_, self._rows, *self._observed(X, y))

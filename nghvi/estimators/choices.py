@@ -15,7 +15,7 @@ from nghvi._core.response import Response
 from nghvi.data import Rows
 from nghvi.data.frame import DataError
 from nghvi.data.panel import WORTHWHILE, distinct_rows
-from nghvi.data.working_copy import ROWS_A_PIECE
+from nghvi.data.working_copy import ROWS_PER_PIECE
 from nghvi.estimators.columns import centred_columns
 from nghvi.inference import METHODS
 from nghvi.methods import Method, published
@@ -316,7 +316,7 @@ def choose_batch_groups(setting: Any, rows: Rows, method: Method, sums_suffice: 
         return None
     if setting != "auto":
         return int(setting) if setting < rows.num_groups else None
-    pieces = round(rows.num_rows / ROWS_A_PIECE)
+    pieces = round(rows.num_rows / ROWS_PER_PIECE)
     if pieces < FEWEST_PIECES:
         return None
     if WORTHWHILE * len(distinct_rows(np.asarray(rows.x))[0]) <= rows.num_rows:

@@ -50,7 +50,8 @@ def adopt_linear(estimator: Any, size: float, X: Any, y: Any, counts: Any) -> No
     for name, value in vars(best).items():
         if name not in ours:
             setattr(estimator, name, value)
-    tell_of_nothing(estimator, size, effects=len(best.posterior_.names.effects))
+    effects = len(best.posterior_.names.effects)
+    estimator.posterior_ = told_of_nothing(best.posterior_, size, effects=effects)
     estimator.verdict_ = verdict_sentence(estimator.posterior_)
 
 
@@ -64,7 +65,7 @@ def _candidates(estimator: Any) -> Iterator[dict[str, Any]]:
         yield {}
         return
     names = estimator.posterior_.names
-    columns = [name for name in names.effects if name in ("intercept", *estimator._inputs)]
+    columns = [name for name in names.effects if name in ("intercept", *estimator.reader_.inputs)]
     if not columns:
         yield {"random": "auto"}
         return
@@ -79,10 +80,8 @@ def _evidence(linear: Any) -> float:
     return float(np.nan_to_num(linear.log_evidence_, nan=-np.inf))
 
 
-def tell_of_nothing(estimator: Any, size: float, **facts: float) -> None:
-    """Let the verdict say that the network adds nothing."""
-    inference = estimator.posterior_.inference
-    verdict = inference.verdict
+def told_of_nothing(posterior: MixedPosterior, size: float, **facts: float) -> MixedPosterior:
+    """With a verdict that says that the network adds nothing."""
+    verdict = posterior.inference.verdict
     verdict = verdict._replace(facts={**verdict.facts, "network_size": size, **facts})
-    inference = dataclasses.replace(inference, verdict=verdict)
-    estimator.posterior_ = estimator.posterior_._replace(inference=inference)
+    return posterior._replace(inference=dataclasses.replace(posterior.inference, verdict=verdict))

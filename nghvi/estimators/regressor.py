@@ -1,16 +1,15 @@
 """Regression with random coefficients."""
 
-import numbers
 from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
 
 from nghvi._core.errors import warn
-from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
+from nghvi.estimators.checks import why_not_of_the_fit
 from nghvi.estimators.choices import check_level
-from nghvi.estimators.predictions import DRAWS
+from nghvi.estimators.reader import DRAWS, raw_responses
 from nghvi.posterior import predictive
 
 
@@ -126,8 +125,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         from the population; "population" does so for all groups; "zero" leaves effects out
         and needs no group column.
         """
-        found = self._predicted(X, which, draws, seed)
-        scaling = self.posterior_.scaling
+        request = self._request(X, which, draws, seed)
+        found, scaling = predictive.predict(self.posterior_, request), self.posterior_.scaling
         mean = scaling.raw_response(found.mean)
         return (mean, scaling.y_scale * found.sd) if return_std else mean
 
@@ -142,7 +141,10 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         check_level(level)
         request = self._request(X, which, draws, seed)
         lower, upper = predictive.interval(self.posterior_, request, level)
-        return self._raw(request, lower), self._raw(request, upper)
+        return (
+            raw_responses(self.posterior_, request, lower),
+            raw_responses(self.posterior_, request, upper),
+        )
 
     def pit(
         self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
@@ -153,22 +155,12 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         A central interval of level p holds y where the distance from 0.5 is below p / 2. For the
         rows of the fit :meth:`check_rows` has the probabilities without the row itself.
         """
-        request = self._request(X, which, draws, seed)
-        values = self._scaled_response(y, request)
-        if which == "known" and self._why_not_of_the_fit(request, values) is None:
+        request, values = self._observed(X, y, which, draws, seed)
+        of_the_fit = why_not_of_the_fit(self.posterior_, self._rows, request, values) is None
+        if which == "known" and of_the_fit:
             warn(
                 "pit: these are the rows of the fit, which the predictions have seen; "
                 "check_rows(X, y)['pit'] leaves each row out of its own."
             )
         below, up_to = predictive.around(self.posterior_, request, values)
         return below + np.random.default_rng(seed).random(len(values)) * (up_to - below)
-
-    def _response_values(self, y: np.ndarray) -> np.ndarray:
-        if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):
-            y = y.astype(float)
-        if y.dtype.kind not in "fiub":
-            raise DataError(
-                f"y holds {y.dtype} values: a regression needs numbers; for two classes use "
-                "MixedClassifier, or response='probit' with a formula."
-            )
-        return y.astype(float)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nghvi.data.frame import DataError, Table
+from nghvi.data.frame import DataError
 from nghvi.inference import Inference
 from nghvi.networks import Identity
 from nghvi.posterior.mixed import MixedPosterior
@@ -14,7 +14,7 @@ from nghvi.posterior.prior_draws import draw_prior, quantiles_of, stated_priors,
 from nghvi.posterior.sensitivity import diagnosis, powers, sensitivity
 from nghvi.posterior.summaries import LEVEL as LEVEL
 from nghvi.posterior.summaries import Summary, described
-from nghvi.recipes.verdict import Status, about_draws
+from nghvi.recipes.verdict import Status, about_draws, k_hat_meaning
 
 INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 HARMLESS = 50.0
@@ -32,6 +32,12 @@ def verdict_sentence(posterior: MixedPosterior) -> str:
     )
     usable = inference.verdict.status is not Status.FAILED
     return " ".join([inference.verdict.sentence, *([beside] if beside and usable else [])])
+
+
+def k_hat_sentence(posterior: MixedPosterior) -> str:
+    """What the shape of the importance weights' tail says about the fit."""
+    network = not isinstance(posterior.model.trunk, Identity)
+    return k_hat_meaning(posterior.inference.k_hat, posterior.inference.pool.corrected, network)
 
 
 def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:
@@ -108,12 +114,14 @@ def summary_table(posterior: MixedPosterior, level: float) -> pd.DataFrame:
 
 def ratio_table(posterior: MixedPosterior, level: float) -> Summary:
     """The same of the exponential of every coefficient of a linear model."""
+    response, linear = posterior.model.response, isinstance(posterior.model.trunk, Identity)
+    if response.ratio is None or not linear:
+        kind = f"the {response.name} response" if linear else "a network"
+        raise DataError(f"coefficients of {kind} are no ratios; summary() has them.")
     scalars = named_scalars(posterior, posterior.inference.pool.theta)
     with np.errstate(over="ignore"):  # a coefficient in odd units may be large
         ratios = {name: np.exp(scalars[name]) for name in coefficient_names(posterior)}
-    return described(ratios, posterior.inference.pool.weight, level).rename_axis(
-        posterior.model.response.ratio
-    )
+    return described(ratios, posterior.inference.pool.weight, level).rename_axis(response.ratio)
 
 
 def covariance_table(posterior: MixedPosterior, level: float) -> Summary:
@@ -209,16 +217,3 @@ def _place_of_factor(posterior: MixedPosterior, factor: Any) -> int:
             f"factor={factor!r}: name one of the grouping factors, {', '.join(map(repr, known))}."
         )
     return known.index(str(factor))
-
-
-def align(table: Table, expected: tuple[str, ...]) -> Table:
-    """The table's columns in the order of the fit."""
-    missing = [n for n in expected if n not in table.names]
-    extra = [n for n in table.names if n not in expected]
-    if missing or extra:
-        said = f"missing {', '.join(map(repr, missing))}" if missing else ""
-        said += " and " if missing and extra else ""
-        said += f"unexpected {', '.join(map(repr, extra))}" if extra else ""
-        raise DataError(f"the columns differ from those of the fit: {said}.")
-    order = [table.names.index(n) for n in expected]
-    return table._replace(values=table.values[:, order], names=expected)

@@ -35,7 +35,7 @@ def predictive_check(
     """
     ax = axes_or_new(ax)
     support = estimator.posterior_.model.response.support
-    observed = estimator._response_values(np.asarray(y))
+    observed = estimator.reader_.values(np.asarray(y))
     replicated = estimator.sample_predictive(
         X, max(draws, 200) if support.discrete else draws, seed
     )
@@ -90,7 +90,7 @@ def _bars(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
 def _cells(estimator: Any, X: Any, replicated: np.ndarray) -> np.ndarray:
     """A number for every row: its group's, or the tenth of its probability."""
     if len(estimator.groups_):
-        return estimator._request(X, "known", 1, 0).codes
+        return estimator.reader_.request(estimator.posterior_, X).codes
     rank = np.argsort(np.argsort(replicated.mean(axis=0), kind="stable"))
     return rank * 10 // len(rank)
 

@@ -7,7 +7,7 @@ standardised inputs and only the response is mapped back.
 
 import itertools
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -18,10 +18,13 @@ from scipy.linalg import block_diag
 from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
 from nghvi._typing import Data
+from nghvi.data import Rows
+from nghvi.data.labels import encode_groups, joined
 from nghvi.data.scaling import Scaling
+from nghvi.data.source import Groups
 from nghvi.data.streamed import StreamedRows
 from nghvi.inference import Inference, unravel_draws
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel, MixedParams, prepare
 from nghvi.networks import Identity
 from nghvi.posterior.effects import average_moments, effects_of
 
@@ -53,6 +56,11 @@ class Named(NamedTuple):
         factors = tuple(GroupingFactor(name, own, labels) for (name, labels), own in each)
         flat = tuple(f"{effect} | {f.name}" for f in factors for effect in f.effects)
         return Named(features, flat, np.array([]), factors)
+
+    @property
+    def labels(self) -> Groups:
+        """Of all groups; by factor where there are several."""
+        return {factor.name: factor.levels for factor in self.factors} or self.groups
 
     @property
     def blocks(self) -> list[slice]:
@@ -104,6 +112,31 @@ class MixedPosterior(NamedTuple):
             return self.scaling.y_scale * np.eye(q), self.scaling.y_scale * np.eye(len(random))
         own = [self.scaling.back(random[block]) for block in self.names.blocks]
         return self.scaling.back(tuple(range(q))), block_diag(*own)
+
+    def with_groups(
+        self, x: np.ndarray, y: np.ndarray, labels: Any, column: Any
+    ) -> tuple["MixedPosterior", np.ndarray]:
+        """Also conditioned on rows of new groups, and the codes of these rows.
+
+        ``x``, ``y``: on the fitted scale; ``column``: where the labels stand, for messages.
+        """
+        if labels is None:
+            raise DataError("the model has no group column: there are no groups to add.")
+        if isinstance(labels, tuple):
+            raise DataError(
+                "add_groups with several grouping factors is not supported yet: fit again with "
+                "the new rows, or predict new levels from the population."
+            )
+        levels, codes = np.unique(labels, return_inverse=True)
+        before = self.names.groups
+        known = levels[encode_groups(levels, before) >= 0]
+        if known.size:
+            raise DataError(
+                f"group {known[0]!r} is known already: add_groups takes new groups only."
+            )
+        names = self.names._replace(groups=joined(before, levels, column))
+        part = prepare(self.model, Rows.from_arrays(x, y, codes, len(levels)))
+        return self._replace(names=names, added=(*self.added, part)), codes + len(before)
 
     def check(self) -> None:
         """Raise an error if the parts do not fit together, as those of an altered file may not.

@@ -60,7 +60,7 @@ def fitted(subject: Subject) -> Html:
     """Data, columns and kind of model."""
     estimator = subject.estimator
     posterior = estimator.posterior_
-    names, effects = list(estimator._inputs), posterior.names.effects
+    names, effects = list(estimator.reader_.inputs), posterior.names.effects
     rows = sum(float(part.num_rows) for part in posterior.parts)
     kind = "linear" if words.is_linear(estimator) else "neural network"
     pairs: list[tuple[str, object]] = [
@@ -372,8 +372,9 @@ def profiles(subject: Subject) -> Html | None:
         said += ", for the population and for groups with a low, a middling and a high response"
     content = element("div", *pictures, class_="figures")
     said += ". All other inputs are at their medians; bands are 90 % for the expected response."
-    if len(names) < len(estimator._inputs):
-        said += f" Not shown: {', '.join(n for n in estimator._inputs if n not in names)}."
+    inputs = estimator.reader_.inputs
+    if len(names) < len(inputs):
+        said += f" Not shown: {', '.join(n for n in inputs if n not in names)}."
     return section("Profiles", paragraph(said), content)
 
 

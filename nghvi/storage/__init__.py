@@ -5,7 +5,9 @@ A file holds numbers and names, never code. All attributes of an estimator are k
 that is done). An interrupted fit can be resumed after loading.
 """
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -67,19 +69,20 @@ def _estimator(stored: file.Stored) -> Any:
     if not issubclass(kind, BaseEstimator):
         raise StorageError(f"{kind.__name__} is not an estimator.")
     attributes = decode(stored.model["attributes"], stored.arrays)
-    if isinstance(attributes, dict):
-        for name in LATER_SETTINGS.keys() & kind._get_param_names():
-            attributes.setdefault(name, LATER_SETTINGS[name])
-    _check_attributes(kind, attributes)
+    if not isinstance(attributes, dict):
+        raise StorageError(f"the file holds no attributes of {kind.__name__}.")
+    for name in LATER_SETTINGS.keys() & kind._get_param_names():
+        attributes.setdefault(name, LATER_SETTINGS[name])
+    _check_names(kind, attributes)
     # The constructor could only set what is set here.
     estimator: Any = object.__new__(kind)
-    vars(estimator).update(attributes)
+    with _altered_if_it_fails():
+        estimator.__setstate__(attributes)
+    _check_learnt(kind, vars(estimator))
     return estimator
 
 
-def _check_attributes(kind: Any, attributes: Any) -> None:
-    if not isinstance(attributes, dict):
-        raise StorageError(f"the file holds no attributes of {kind.__name__}.")
+def _check_names(kind: Any, attributes: dict[str, Any]) -> None:
     parameters = set(kind._get_param_names())
     missing = parameters - attributes.keys()
     unknown = {name for name in attributes.keys() - parameters if not _is_fitted_name(name)}
@@ -89,6 +92,9 @@ def _check_attributes(kind: Any, attributes: Any) -> None:
             f"{kind.__name__} has other parameters here than in the file ({named}): it was made "
             "by another version of nghvi; load it with that version or fit again."
         )
+
+
+def _check_learnt(kind: Any, attributes: dict[str, Any]) -> None:
     learnt = {name for name in hints_of(kind) if _is_fitted_name(name)}
     if lost := sorted(learnt - attributes.keys()):
         raise StorageError(f"{kind.__name__} lacks {', '.join(lost)}: {ALTERED}.")
@@ -103,12 +109,20 @@ def _checked(posterior: Any) -> Any:
     """The posterior, if its parts fit together."""
     if not hasattr(posterior, "check"):
         raise StorageError(f"the file holds a {type(posterior).__name__}, which is no posterior.")
-    try:
+    with _altered_if_it_fails():
         posterior.check()
+    return posterior
+
+
+@contextlib.contextmanager
+def _altered_if_it_fails() -> Iterator[None]:
+    try:
+        yield
+    except StorageError:
+        raise
     except Exception as error:  # whatever does not fit together fails in its own way
         reason = str(error).split("\n")[0]
         raise StorageError(f"its parts do not fit together ({reason}): {ALTERED}.") from error
-    return posterior
 
 
 def _is_fitted_name(name: str) -> bool:

@@ -175,6 +175,9 @@ _CLASSES: dict[str, type] = {}
 HIGHER = {
     "MixedRegressor": "nghvi.estimators",
     "MixedClassifier": "nghvi.estimators",
+    "RowReader": "nghvi.estimators.reader",
+    "RowFacts": "nghvi.estimators.row_facts",
+    "RowFact": "nghvi.estimators.row_facts",
     "Spec": "nghvi.estimators.spec",
     "Term": "nghvi.estimators.factors",
     "Posterior": "nghvi.any_model",

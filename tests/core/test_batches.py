@@ -21,7 +21,7 @@ from nghvi._core.score import Integrated, Sampled
 from nghvi._core.step_rules import Adam
 from nghvi.data import LinearStatistics, Rows
 from nghvi.data.streamed import StackedPieces
-from nghvi.data.working_copy import ROWS_A_PIECE
+from nghvi.data.working_copy import ROWS_PER_PIECE
 from nghvi.estimators.choices import choose_batch_groups
 from nghvi.families import FactorGaussian
 from nghvi.inference import infer
@@ -211,10 +211,10 @@ def test_batches_are_chosen_by_the_number_of_rows():
         group = np.arange(num_rows) % 1000
         return Rows.from_arrays(x, np.zeros(num_rows), group, 1000)
 
-    small, large = many(4 * ROWS_A_PIECE // 2), many(10 * ROWS_A_PIECE)
+    small, large = many(4 * ROWS_PER_PIECE // 2), many(10 * ROWS_PER_PIECE)
     assert choose_batch_groups("auto", small, "auto", False) is None
     assert choose_batch_groups("auto", large, "auto", False) == 100
-    assert choose_batch_groups("auto", many(10 * ROWS_A_PIECE, True), "auto", False) is None
+    assert choose_batch_groups("auto", many(10 * ROWS_PER_PIECE, True), "auto", False) is None
     assert choose_batch_groups("auto", large, "ng-hvi", False) is None
     assert choose_batch_groups(50, small, "auto", False) == 50
     assert choose_batch_groups(50, small, "auto", True) is None  # sums over rows suffice

@@ -14,6 +14,7 @@ from nghvi._core.errors import InputError
 from nghvi.data import Rows, copying, parquet
 from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StackedPieces, StreamedRows
+from nghvi.estimators.checks import why_not_of_the_fit
 from nghvi.storage.checkpoints import checkpoint_files
 
 INPUTS = ["a", "b"]
@@ -154,10 +155,11 @@ def test_a_fit_from_disk_is_the_fit_in_memory(on_disk, in_memory, frame, folder)
     pd.testing.assert_frame_equal(on_disk.summary(), in_memory.summary(), rtol=1e-8)
     pd.testing.assert_frame_equal(on_disk.group_effects(), in_memory.group_effects(), atol=1e-8)
     assert GroupedDataset(folder).directory == folder.with_name("firms.nghvi")
-    request = on_disk._request(frame[["a", "firm", "b"]][::-1], "known", 1, 0)
-    values = on_disk._scaled_response(frame["y"][::-1], request)
-    assert on_disk._why_not_of_the_fit(request, values) is None
-    assert "other values" in on_disk._why_not_of_the_fit(request, values + 1e-9)
+    posterior, fit = on_disk.posterior_, on_disk._rows
+    backwards = frame[["a", "firm", "b"]][::-1], frame["y"][::-1]
+    request, values = on_disk.reader_.observed(posterior, *backwards)
+    assert why_not_of_the_fit(posterior, fit, request, values) is None
+    assert "other values" in why_not_of_the_fit(posterior, fit, request, values + 1e-9)
 
 
 @pytest.mark.parametrize("which", ["known", "population", "zero"])

@@ -46,7 +46,7 @@ def test_every_kind_of_estimator_has_every_picture(case):
     assert plots.trace(estimator, ax) is ax
     pictures = [
         plots.posterior(estimator, estimator.summary().index[0]),
-        plots.lek(estimator, estimator._inputs[0], draws=10),
+        plots.lek(estimator, estimator.reader_.inputs[0], draws=10),
         plots.predictive_check(estimator, X, y, draws=10),
         draw_residuals(estimator, checked),
     ]

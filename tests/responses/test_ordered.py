@@ -10,6 +10,7 @@ from scipy.stats import norm
 import nghvi
 from nghvi._core.errors import DataError
 from nghvi._core.response import ResponseError
+from nghvi.estimators.reader import read_to_fit
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.networks import Identity
 from nghvi.priors import HalfT, Priors
@@ -31,9 +32,8 @@ def model():
 
 def learnt(data, y=None):
     """Classes of an estimator without a fit."""
-    estimator = model()
-    estimator._source(data, y, None, None, OrderedLogit())
-    return list(estimator.classes_)
+    reader, _ = read_to_fit(model(), data, y, None, OrderedLogit())
+    return list(reader.classes)
 
 
 def test_the_order_of_a_category_is_that_of_the_classes():

@@ -72,7 +72,7 @@ def test_values_outside_are_named_with_row_and_remedy(value, message):
 
 def test_ends_of_intervals_are_quantiles():
     rows, model = fitted()
-    request = model._request(rows, "known", 50, 0)
+    request = model.reader_.request(model.posterior_, rows, draws=50)
     ends = predictive.interval(model.posterior_, request, 0.9)
     for end, level in zip(ends, (0.05, 0.95), strict=True):
         np.testing.assert_allclose(predictive.cdf(model.posterior_, request, end), level, atol=1e-9)

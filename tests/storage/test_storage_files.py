@@ -20,6 +20,7 @@ from nghvi._core.variational import Variational
 from nghvi.storage import StorageError, file
 from nghvi.storage.classes import fits
 from nghvi.storage.codec import decode, encode
+from tests.golden import FILES
 
 
 @pytest.fixture(scope="module")
@@ -244,12 +245,17 @@ def test_a_pipe_is_refused_at_once(path):
 
 
 WRONG = {
-    "groups_": 5,
     "posterior_": "text",
-    "_inputs": [1, 2],
+    "reader_": {"dict": {}},
     "input_quantiles_": None,
     "n_features_in_": {"tuple": []},
-    "_spec": {"dict": {}},
+}
+WRONG_PARTS_OF_READER = {
+    "spec": {"dict": {}},
+    "facts": {"tuple": []},
+    "inputs": [1, 2],
+    "columns": "x",
+    "classes": {"tuple": []},
 }
 
 
@@ -259,6 +265,26 @@ def test_values_of_another_kind_are_refused_when_the_file_is_read(model, path, n
         content["model"]["attributes"]["dict"][name] = WRONG[name]
 
     refused(altered(model, path, change), f"{name} of MixedRegressor holds a .*altered")
+
+
+@pytest.mark.parametrize("name", WRONG_PARTS_OF_READER)
+def test_a_reader_of_another_kind_is_refused(model, path, name):
+    def fields(content):
+        return content["model"]["attributes"]["dict"]["reader_"]["fields"]
+
+    wrong = WRONG_PARTS_OF_READER[name]
+    other = altered(model, path, lambda content: fields(content).update({name: wrong}))
+    refused(other, f"{name} of RowReader holds a .*altered")
+    less = altered(model, path, lambda content: fields(content).pop(name))
+    refused(less, rf"RowReader has other fields .*\({name}\)")
+
+
+@pytest.mark.parametrize("name", ["_spec", "_inputs", "classes_", "feature_names_in_"])
+def test_parts_of_a_reader_that_earlier_versions_scattered_are_checked(path, name):
+    def change(content):
+        content["model"]["attributes"]["dict"][name] = 5
+
+    refused(altered(FILES / "logit.nghvi", path, change), "altered")
 
 
 def test_fields_of_another_kind_and_parts_that_do_not_fit_are_refused(model, path):
@@ -280,6 +306,7 @@ def test_fields_of_another_kind_and_parts_that_do_not_fit_are_refused(model, pat
     refused(edit(*scaling, "y_centre", value={"float": "nan"}), "not finite")
     refused(edit(*names, "features", value={"tuple": ["a"]}), "other names than columns")
     refused(edit(*names, "effects", value={"tuple": []}), "other names than columns")
+    refused(edit(*names, "groups", value=5), "groups of Named holds a int")
     refused(edit(*names, "features", value=["a"]), "features of Named holds a list")
 
 

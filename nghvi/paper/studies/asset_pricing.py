@@ -13,7 +13,7 @@ import pandas as pd
 
 import nghvi
 from nghvi.data.frame import DataError
-from nghvi.estimators.predictions import DRAWS
+from nghvi.estimators.reader import DRAWS
 from nghvi.paper.finance import FF3, FF5, StockPanel, load_panel, synthetic_panel
 from nghvi.paper.finance.bootstrap import mean_se, r2_se
 from nghvi.paper.finance.stock_panel import GROUP, RETURN
@@ -207,7 +207,7 @@ def scores(estimator: Any, panel: StockPanel, columns: list[str]) -> Row:
     X, y = frame[columns], frame[RETURN].to_numpy()
     rows = pd.DataFrame({"month": frame["month"], "y": y, "y_square": y**2})
     # One pass for means and densities; the data are on the fitted scale.
-    request = estimator._request(X, "known", DRAWS, 0)
+    request = estimator.reader_.request(estimator.posterior_, X, draws=DRAWS)
     predicted = predictive.predict(estimator.posterior_, request, y)
     rows["squared_error"], rows["log_score"] = (y - predicted.mean) ** 2, predicted.log_density
     distance = 2 * np.abs(estimator.pit(X, y) - 0.5)

@@ -1,0 +1,319 @@
+"""How a user's rows become those of a model: the one way in, for fits, predictions and checks.
+
+A formula, or settings where there is none, say what the columns of a data frame or an array mean::
+
+    data -> table (inputs by name, labels of groups) -> scaled inputs and codes of groups
+
+Everything on the way is learnt at the fit and kept in a :class:`RowReader`; :func:`raw_responses`
+is the way back.
+"""
+
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pandas as pd
+
+from nghvi._core.response import Response
+from nghvi.data import Rows
+from nghvi.data.frame import (
+    Complete,
+    DataError,
+    Table,
+    column_names,
+    drop_missing,
+    has_columns,
+    read_columns,
+    read_response,
+    stated_order,
+)
+from nghvi.data.labels import encode_groups, warn_of_strangers
+from nghvi.data.scaling import Scaling, add_intercept
+from nghvi.data.source import GroupedDataset, Groups, InMemory, OnDisk, Source
+from nghvi.estimators.choices import check_counts, check_seed, choose_seed
+from nghvi.estimators.columns import rows_of_known_groups
+from nghvi.estimators.response_values import learn_classes, measurements, places_of
+from nghvi.estimators.row_facts import RowFacts
+from nghvi.estimators.spec import Spec
+from nghvi.estimators.tables import typical_inputs
+from nghvi.formula import Design, bounds_of, learn, parse, response_given, variables
+from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.predictive import Request
+from nghvi.storage.classes import instance
+
+DRAWS = 200
+"""That predictions are made with, unless told otherwise."""
+DIGITS_OF_BOUNDS = 12
+MISSING = ("error", "drop")
+WHICH = ("known", "population", "zero")
+SCATTERED = {
+    "formula_": "design",
+    "_spec": "spec",
+    "_inputs": "inputs",
+    "_raw_quantiles": "raw_quantiles",
+    "_commonest": "commonest",
+    "classes_": "classes",
+}
+"""Attributes of an estimator of earlier versions, and where they are now."""
+
+
+def complete_rows(settings: Any, X: Any, y: Any, counts: Any = None) -> Complete:
+    """Rows with a response; those with missing cells are left out if the settings say so."""
+    if settings.missing not in MISSING:
+        raise DataError(f"missing={settings.missing!r}: choose 'error' or 'drop'.")
+    if settings.missing == "error":
+        return Complete(X, y, counts, None)
+    used = () if settings.formula is None else variables(settings.formula)
+    return drop_missing(X, y, counts, used)
+
+
+class RowReader(NamedTuple):
+    """What the columns of the data mean to a model, as its fit has learnt it."""
+
+    estimator: str
+    """The class that messages name."""
+    spec: Spec
+    facts: RowFacts
+    """What settings state about every row."""
+    design: Design | None
+    """What a formula has learnt; None without a formula."""
+    inputs: tuple[str, ...]
+    """Columns that the model reads, by name."""
+    columns: tuple[Any, ...] | None
+    """Names of the columns of the data, the group's included; None if they had none."""
+    classes: np.ndarray | None
+    """That the response names; None if it holds numbers."""
+    raw_quantiles: pd.DataFrame | None = None
+    """Of the numbers among the columns that a formula reads."""
+    commonest: dict[str, Any] | None = None
+    """Value of each of the others."""
+
+    @staticmethod
+    def of(settings: Any, X: Any) -> "RowReader":
+        """From the settings of an estimator and training data; None for data on disk."""
+        facts = RowFacts.of(settings)
+        design = None if settings.formula is None else learn(settings.formula, X)
+        spec, name = Spec.of(settings, design, facts), type(settings).__name__
+        return RowReader(name, spec, facts, design, inputs=(), columns=None, classes=None)
+
+    @staticmethod
+    def gathered(estimator: Any) -> "RowReader":
+        """From the attributes among which earlier versions scattered it; they are removed."""
+        kept = vars(estimator)
+        parts = {new: kept.pop(old) for old, new in SCATTERED.items() if old in kept}
+        kept.pop("groups_", None)  # the posterior has them
+        names = kept.get("feature_names_in_")
+        others = {
+            "estimator": type(estimator).__name__,
+            "facts": RowFacts.of(estimator),
+            "columns": None if names is None else tuple(names),
+        }
+        return instance(RowReader, {"classes": None, **parts, **others})
+
+    def with_inputs_of(self, source: Source) -> "RowReader":
+        """With the columns that new data are compared with."""
+        return self._replace(inputs=source.inputs, columns=source.columns)
+
+    @property
+    def num_columns(self) -> int:
+        """Of the data that are expected."""
+        if self.columns is not None:
+            return len(self.columns)
+        return len(self.inputs) + self.spec.num_factors
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """Columns of the data that are bounds, which may be infinite."""
+        return self.facts.bounds if self.design is None else bounds_of(self.design.formula)
+
+    @property
+    def group_columns(self) -> tuple[Any, ...]:
+        """Columns of the data that say which rows belong together."""
+        if self.design is not None:
+            return parse(self.design.formula).group_columns
+        group = self.spec.group
+        return group if isinstance(group, tuple) else () if group is None else (group,)
+
+    def table(self, X: Any, *, grouped: bool = True) -> Table:
+        """Inputs and labels; ``grouped``: whether the group column must be there."""
+        if self.design is not None:
+            return self.design.table(X, grouped=grouped)
+        group = self.spec.group
+        needed = grouped or has_columns(X, group, self.num_columns)
+        return self.facts.table(X, group if needed else None)
+
+    def read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
+        """Training or validation data and their responses, checked."""
+        table = self.table(X)
+        if self.design is not None:
+            y = response_given(self.design.formula, X, y)
+        if y is None:
+            raise DataError(f"{self.estimator} requires y to be passed, but the target y is None.")
+        response = read_response(y, len(table.values))
+        if len(response) == 1:
+            raise DataError("X has one row (n_samples=1): a fit needs more.")
+        return table, response
+
+    def scaled(self, table: Table, scaling: Scaling) -> np.ndarray:
+        """The columns of the model, from those of a table that are the fit's in any order."""
+        if self.columns is not None and table.named:
+            values = self._in_order_of_the_fit(table)
+        elif table.values.shape[1] == len(self.inputs):
+            values = table.values
+        else:
+            raise DataError(
+                f"X has {table.values.shape[1] + self.spec.num_factors} features, but "
+                f"{self.estimator} is expecting {self.num_columns} features as input."
+            )
+        return scaling.apply(add_intercept(values, self.spec.intercept))
+
+    def _in_order_of_the_fit(self, table: Table) -> np.ndarray:
+        missing = [n for n in self.inputs if n not in table.names]
+        extra = [n for n in table.names if n not in self.inputs]
+        if missing or extra:
+            said = f"missing {', '.join(map(repr, missing))}" if missing else ""
+            said += " and " if missing and extra else ""
+            said += f"unexpected {', '.join(map(repr, extra))}" if extra else ""
+            raise DataError(f"the columns differ from those of the fit: {said}.")
+        return table.values[:, [table.names.index(n) for n in self.inputs]]
+
+    def request(
+        self, posterior: MixedPosterior, X: Any, which: str = "known", draws: int = 1, seed: int = 0
+    ) -> Request:
+        """Rows to predict; ``which``: the effects to predict with."""
+        if which not in WHICH:
+            raise DataError(f"which={which!r}: choose one of {', '.join(map(repr, WHICH))}.")
+        check_counts(optional=False, draws=draws)
+        check_seed(seed=seed)
+        table = self.table(X, grouped=which != "zero")
+        x = self.scaled(table, posterior.scaling)
+        codes = _codes(posterior, table, self.spec.group, which)
+        return Request(x, codes, which != "zero", draws, seed)
+
+    def observed(
+        self,
+        posterior: MixedPosterior,
+        X: Any,
+        y: Any,
+        which: str = "known",
+        draws: int = 1,
+        seed: int = 0,
+    ) -> tuple[Request, np.ndarray]:
+        """Rows to predict, and their responses on the fitted scale."""
+        request = self.request(posterior, X, which, draws, seed)
+        values = self.values(read_response(y, len(request.x)))
+        return request, posterior.scaling.apply_response(values)
+
+    def values(self, response: np.ndarray) -> np.ndarray:
+        """Responses as numbers."""
+        known = self.classes
+        return measurements(response) if known is None else places_of(response, known)
+
+    def response_name(self, y: Any = None) -> str:
+        """What messages call the response: the left side of a formula, or the name that y has."""
+        if self.design is not None:
+            return parse(self.design.formula).response
+        name = getattr(y, "name", None)
+        return name if isinstance(name, str) and name else "y"
+
+    def response_column(self, X: Any, y: Any) -> Any:
+        """The response as it came: y, or the column that the formula names."""
+        name = self.response_name()
+        return X[name] if y is None and name in column_names(X) else y
+
+
+def read_to_fit(
+    settings: Any, X: Any, y: Any, counts: Any, response: Response
+) -> tuple[RowReader, Source]:
+    """Training data, and how further rows are read.
+
+    ``settings``: an estimator; ``X``, ``y``, ``counts``: as its ``fit`` takes them.
+    """
+    if isinstance(X, GroupedDataset):
+        return _read_from_disk(settings, X, y, response)
+    X, y, counts, _ = complete_rows(settings, X, y, counts)
+    reader = RowReader.of(settings, X)
+    order = stated_order(reader.response_column(X, y)) if response.classes else None
+    name = reader.response_name(y)
+    table, y = reader.read(X, y)
+    if settings.of_classes:
+        reader = reader._replace(classes=learn_classes(y, order, response))
+    values, columns = reader.values(y), tuple(column_names(X)) if table.named else None
+    if reader.design is not None:
+        columns = reader.design.variables
+        raw = read_columns(X, reader.design.inputs, reader.bounds)
+        quantiles, commonest = typical_inputs(raw)
+        reader = reader._replace(raw_quantiles=quantiles, commonest=commonest)
+    group = reader.spec.group
+    source = InMemory.of(table, values, counts, group=group, columns=columns, response_name=name)
+    return reader.with_inputs_of(source), source
+
+
+def _read_from_disk(
+    settings: Any, dataset: GroupedDataset, y: str, response: Response
+) -> tuple[RowReader, Source]:
+    reader, number = RowReader.of(settings, None), settings.batch_groups
+    source = OnDisk.of(
+        *(dataset, str(reader.spec.group), y),
+        classes=response.classes,
+        batch_groups=number if isinstance(number, int) else None,
+        seed=choose_seed(settings.random_state),
+    )
+    if settings.of_classes:
+        classes = learn_classes(source.copy.learnt.classes, None, response)
+        reader = reader._replace(classes=classes)
+    return reader.with_inputs_of(source), source
+
+
+def read_held_out(
+    settings: Any, reader: RowReader, given: tuple[Any, Any], scaling: Scaling, groups: Groups
+) -> Rows:
+    """Rows that a stopping rule watches; rows of groups without training data are left out."""
+    table, y = reader.read(*complete_rows(settings, *given)[:2])
+    x, y = reader.scaled(table, scaling), scaling.apply_response(reader.values(y))
+    return rows_of_known_groups(x, y, cast(Any, table.group), cast(np.ndarray, groups))
+
+
+def raw_responses(posterior: MixedPosterior, request: Request, values: np.ndarray) -> np.ndarray:
+    """Responses on the scale of the data; those at a bound are exactly that."""
+    scaling, raw = posterior.scaling, posterior.scaling.raw_response(values)
+    if posterior.model.num_facts and posterior.model.response.facts_like_response:
+        for bound in request.x[:, -posterior.model.num_facts :].T:
+            # On the way to the fitted scale and back a bound changes in its last digit.
+            stated = np.round(scaling.raw_response(bound), DIGITS_OF_BOUNDS)
+            raw = np.where(values == bound, stated, raw)
+    return raw
+
+
+def _codes(posterior: MixedPosterior, table: Table, group: Any, which: str) -> np.ndarray:
+    """Places of the groups among the known ones; a column per factor if there are several."""
+    n, labels, known = len(table.values), table.group, posterior.names.labels
+    if not isinstance(known, dict):
+        number = sum(part.num_groups for part in posterior.parts)
+        own = np.zeros(n, int) if labels is None else np.asarray(labels)
+        return _numbered(own, None if labels is None else known, number, group, which)
+    given = labels if isinstance(labels, tuple) else (None,) * len(known)
+    return np.column_stack(
+        [
+            _numbered(np.zeros(n, int), None, len(levels), name, which)
+            if own is None
+            else _numbered(own, levels, len(levels), name, which)
+            for own, (name, levels) in zip(given, known.items(), strict=True)
+        ]
+    )
+
+
+def _numbered(
+    labels: np.ndarray, levels: np.ndarray | None, num_known: int, name: Any, which: str
+) -> np.ndarray:
+    """Places among the levels; unseen groups are numbered after them, and so share effects.
+
+    ``levels``: None where all groups are to be unseen.
+    """
+    codes = np.full(len(labels), -1) if levels is None else encode_groups(labels, levels)
+    if which == "known" and levels is not None:
+        warn_of_strangers(labels, codes, levels, name)
+    if which == "population":
+        codes = np.full(len(labels), -1)
+    new = codes < 0
+    codes[new] = num_known + np.unique(labels[new], return_inverse=True)[1]
+    return codes
