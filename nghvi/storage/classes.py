@@ -233,14 +233,17 @@ def field_names(cls: type) -> tuple[str, ...]:
         return cls._fields
     if issubclass(cls, enum.Enum):
         return ("value",)
-    if issubclass(cls, eqx.Module) or (
-        dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    ):
+    if dataclasses.is_dataclass(cls) and (issubclass(cls, eqx.Module) or _is_frozen(cls)):
         return tuple(field.name for field in dataclasses.fields(cls))
     raise StorageError(
         f"{_origin(cls)} cannot be saved: make it an equinox module, a frozen dataclass or a "
         "NamedTuple."
     )
+
+
+def _is_frozen(cls: type) -> bool:
+    declared = getattr(cls, "__dataclass_params__", None)
+    return declared is not None and declared.frozen
 
 
 def fields_of(value: Any) -> dict[str, Any]:
