@@ -221,7 +221,7 @@ def _point(
 ) -> tuple[Float[Array, " n"], Ends]:
     """Where the probability reaches a level: Newton's steps, halves where they lead out.
 
-    Incomplete functions are dear, and five or so steps do instead of thirty halves.
+    Incomplete functions are expensive, and five or so steps do instead of thirty halves.
     """
 
     def step(state: tuple[Array, Array, Array, Ends]) -> tuple[Array, Array, Array, Ends]:

@@ -144,7 +144,7 @@ def at_the_mean(options: Options) -> Row:
 
 
 def effects_constant(options: Options) -> Row:
-    """log p(alpha | theta) with 0.5 log 2 pi a group, against scipy's density."""
+    """log p(alpha | theta) with 0.5 log 2 pi per group, against scipy's density."""
     found, rng = {}, np.random.default_rng([10, options.seed])
     for name in ("example2a", "example2b"):
         groups, r = size(name, "K"), size(name, "r")

@@ -271,7 +271,7 @@ CLAIMS = (
         "DAVI's start",
         "program, Example 2(a)",
         "factors of the local blocks start at 0.1 I",
-        "the optimum, I, is known: the start costs {each:.1f} nats a group, {total:.0f} over "
+        "the optimum, I, is known: the start costs {each:.1f} nats per group, {total:.0f} over "
         "{groups} groups (Example 1 starts at the optimum)",
         davi_start,
     ),

@@ -95,7 +95,7 @@ def residual(options: Options) -> Row:
 
 
 def times(options: Options) -> Row:
-    """Seconds a step times 3,000 steps."""
+    """Seconds per step times 3,000 steps."""
     found: Row = {}
     for name in ("example2a", "example2b"):
         printed = printed_values.SUMMARY[name]
@@ -158,9 +158,9 @@ CLAIMS = (
     Claim(
         "time of Example 2(b)",
         "Tables 2 and 7",
-        "16.5 s a step, 133.2 minutes for 3,000 steps",
+        "16.5 s per step, 133.2 minutes for 3,000 steps",
         "3,000 such steps take {example2b:.0f} minutes; {example2b_printed:.1f} minutes are "
-        "{seconds:.1f} s a step. In 2(a) 3,000 steps of 0.05 s take {example2a:.1f} minutes, not "
+        "{seconds:.1f} s per step. In 2(a) 3,000 steps of 0.05 s take {example2a:.1f} minutes, not "
         "{example2a_printed:.1f}, which Table 2 gives for SG-HVI with 10,000",
         times,
     ),
