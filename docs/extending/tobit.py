@@ -1,4 +1,4 @@
-"""Bring your own model: tobit regression, a latent variable model that is no mixed model.
+"""Bring your own model: tobit regression, a latent variable model that is not a mixed model.
 
     y*_i ~ N(x_i' beta, v),   y_i = max(y*_i, 0)
 

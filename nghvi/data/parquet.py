@@ -74,7 +74,7 @@ def column_names(files: Sequence[pathlib.Path]) -> list[str]:
 
 
 def index_names(files: Sequence[pathlib.Path]) -> set[str]:
-    """Columns that hold the index of a pandas frame, which is no input."""
+    """Columns that hold the index of a pandas frame, which is not an input."""
     described = open_file(files[0]).schema_arrow.pandas_metadata or {}
     return {name for name in described.get("index_columns", []) if isinstance(name, str)}
 

@@ -93,7 +93,7 @@ class Sample(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     codes: np.ndarray
-    """Group of each row, as its place among the labels; of several factors a column each."""
+    """Group of each row, as its place among the labels; of several factors, one column each."""
     weight: np.ndarray | None
     """How often each row was observed, if not once."""
 

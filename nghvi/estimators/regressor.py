@@ -52,7 +52,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         (lower, upper) that a row is ``censored`` at, None for no bound; ``weights`` w of Gaussian
         noise, whose variance is v / w (rows that were observed w times are
         ``fit(..., counts=)``). Each is a number that holds for all rows, or the name of a column
-        of X, which is then no input and which predictions read from their rows.
+        of X, which is then not an input and which predictions read from their rows.
     covariance
         "full" (correlated effects), "diagonal", or "auto" (as the prior says: full by default,
         diagonal with a skip connection).

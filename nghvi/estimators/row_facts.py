@@ -1,7 +1,7 @@
 """What settings state about every row: its trials, exposure, bounds or weight.
 
-Each is a number, the same for all rows, or the name of a column, which is then no input. The table
-that a model reads has them last, in the order in which a formula's design has them::
+Each is a number, the same for all rows, or the name of a column, which is then not an input. The
+table that a model reads has them last, in the order in which a formula's design has them::
 
     inputs, log exposure (coefficient 1), facts of the response
 """

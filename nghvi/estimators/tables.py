@@ -117,7 +117,7 @@ def ratio_table(posterior: MixedPosterior, level: float) -> Summary:
     response, linear = posterior.model.response, isinstance(posterior.model.trunk, Identity)
     if response.ratio is None or not linear:
         kind = f"the {response.name} response" if linear else "a network"
-        raise DataError(f"coefficients of {kind} are no ratios; summary() has them.")
+        raise DataError(f"coefficients of {kind} are not ratios; summary() has them.")
     scalars = named_scalars(posterior, posterior.inference.pool.theta)
     with np.errstate(over="ignore"):  # a coefficient in odd units may be large
         ratios = {name: np.exp(scalars[name]) for name in coefficient_names(posterior)}

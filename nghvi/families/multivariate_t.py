@@ -109,7 +109,7 @@ def _gamma(shape: Scalar, noise: Scalar) -> Scalar:
     The logarithm of a tail is concave in log x, so no step goes astray.
     """
     log_tail = log_ndtr(-jnp.abs(noise))
-    # Wilson and Hilferty's cube, and the density's first term where that is no number.
+    # Wilson and Hilferty's cube, and the density's first term where that is not a number.
     root = 1 - 1 / (9 * shape) + noise / (3 * jnp.sqrt(shape))
     cube = jnp.log(shape) + 3 * jnp.log(jnp.maximum(root, 0.3))
     begin = jnp.where(root > 0.3, cube, (log_tail + gammaln(shape + 1)) / shape)

@@ -48,7 +48,7 @@ class Expression(NamedTuple):
     tree: ast.Expression
     names: list[ast.Name]
     quoted: dict[str, str]
-    """Columns whose names are no names in Python, by those that stand for them."""
+    """Columns whose names are not valid in Python, by those that stand for them."""
 
     @staticmethod
     def of(expression: str, formula: str) -> "Expression":

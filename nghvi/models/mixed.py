@@ -69,7 +69,7 @@ class MixedModel(MarginalModel):
     :meth:`coef_unit`, in which the posterior of a response that attenuates them is less curved.
     ``effects_unit``: theta holds Omega in the coordinates of :mod:`nghvi.models.scales` with these
     units, and not in those of its prior. ``start``: where a network with a skip connection begins.
-    ``num_facts``: so many last columns of the inputs are no inputs of the trunk but what the
+    ``num_facts``: so many last columns of the inputs are not inputs of the trunk but what the
     response knows about every row, such as its trials.
     """
 

@@ -1,4 +1,4 @@
-"""Sentences and numbers for a reader who is no specialist."""
+"""Sentences and numbers for a reader who is not a specialist."""
 
 from typing import Any, NamedTuple
 

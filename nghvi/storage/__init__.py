@@ -108,7 +108,7 @@ def _check_learnt(kind: Any, attributes: dict[str, Any]) -> None:
 def _checked(posterior: Any) -> Any:
     """The posterior, if its parts fit together."""
     if not hasattr(posterior, "check"):
-        raise StorageError(f"the file holds a {type(posterior).__name__}, which is no posterior.")
+        raise StorageError(f"the file holds a {type(posterior).__name__}, not a posterior.")
     with _altered_if_it_fails():
         posterior.check()
     return posterior

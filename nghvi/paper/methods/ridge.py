@@ -57,7 +57,7 @@ class Ridge(eqx.Module):
     def log_prior(self, theta: Float[Array, " m"], precisions: Float[Array, " 2"]) -> Scalar:
         """log p(theta) without constants, Jacobians of the variances included."""
         square = 0.5 * (precisions @ self.shrunk) @ theta**2
-        # exp only where it counts: a weight is no log variance and may be large.
+        # exp only where it counts: a weight is not a log variance and may be large.
         exponential = jnp.sum(self.variances * (theta - RATE * jnp.exp(theta * self.variances)))
         return exponential - square
 

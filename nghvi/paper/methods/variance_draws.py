@@ -11,7 +11,7 @@ squares that sum to s (the noise: residuals; an independent effect j: m = K, s =
                             W | c, S   ~ Wishart(d + r - 1 + K, (2 d diag(1/c) + S)^-1)
 
 IG(a, b) has density prop. to v^-(a+1) exp(-b/v). The auxiliary c is drawn afresh from the
-present v or W each time, so it is no part of a sampler's state.
+present v or W each time, so it is not part of a sampler's state.
 
 All randomness but a few normals is gamma variates of unit scale whose shapes are known
 beforehand: b / gamma_a is IG(a, b), and Bartlett's decomposition of a Wishart matrix has roots
