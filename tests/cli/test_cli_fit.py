@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import nghvi
-import nghvi.estimators._base as base
 from nghvi.cli import main
+from nghvi.estimators import fitting
 
 FORMULA = "y ~ a + b + (1 + a | g)"
 
@@ -103,14 +103,14 @@ def test_classes_are_predicted_with_their_probability(fitted_binary, binary_pane
 
 
 def test_an_interrupted_fit_is_saved_and_resumes_to_the_same_run(whole, place, monkeypatch, capsys):
-    class Interrupting(base.FitProgress):
+    class Interrupting(fitting.FitProgress):
         def __call__(self, *state):
             signal.raise_signal(signal.SIGINT)
 
     run = place / "interrupted"
     arguments = ["fit", str(place / "data.csv"), "--formula", FORMULA, "--out", str(run)]
     with monkeypatch.context() as patch:
-        patch.setattr(base, "FitProgress", Interrupting)
+        patch.setattr(fitting, "FitProgress", Interrupting)
         assert main([*arguments, "--json"]) == 130
     printed = capsys.readouterr()
     assert json.loads(printed.out)["interrupted"]

@@ -203,15 +203,15 @@ def test_arviz_tree_is_labelled(fitted):
 
 
 def test_an_interrupted_fit_is_usable_and_resumes(panel, monkeypatch):
-    import nghvi.estimators._base as base
+    from nghvi.estimators import fitting
 
     whole = nghvi.MixedRegressor("g").fit(panel[COLUMNS], panel["y"])
 
-    class Interrupting(base.FitProgress):
+    class Interrupting(fitting.FitProgress):
         def __call__(self, *state):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(base, "FitProgress", Interrupting)
+    monkeypatch.setattr(fitting, "FitProgress", Interrupting)
     part = nghvi.MixedRegressor("g", verbose=True).fit(panel[COLUMNS], panel["y"])
     assert not part.converged_
     assert part.status_ == "interrupted"

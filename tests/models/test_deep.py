@@ -13,7 +13,6 @@ from scipy import stats
 from sklearn.base import clone
 
 import nghvi
-import nghvi.estimators._base as base
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
 from nghvi._core.hybrid import HybridVI
@@ -24,6 +23,7 @@ from nghvi._linalg.tree import materialise
 from nghvi.data import Panel, Rows
 from nghvi.data.cells import CellRows
 from nghvi.data.panel import collapse, distinct_rows
+from nghvi.estimators import fitting
 from nghvi.families import Point
 from nghvi.inference import infer
 from nghvi.models.mixed import MixedModel, prepare
@@ -78,11 +78,11 @@ def test_a_network_is_judged_and_evaluated(deep):
 def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(
     curve, deep, monkeypatch, tmp_path
 ):
-    class Interrupting(base.FitProgress):
+    class Interrupting(fitting.FitProgress):
         def __call__(self, *state):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(base, "FitProgress", Interrupting)
+    monkeypatch.setattr(fitting, "FitProgress", Interrupting)
     part = clone(deep).set_params(verbose=True).fit(*curve)
     assert part.status_ == "interrupted"
     assert part.verdict_.startswith("Interrupted: stage 'climb 1'")
