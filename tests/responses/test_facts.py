@@ -61,6 +61,9 @@ def test_keywords_say_what_a_formula_says():
         five = lek_profile(model, "x", n_grid=3, draws=20)
         np.testing.assert_allclose(ten["mean"], 2 * five["mean"], rtol=1e-12)
     assert "n" not in followed(keyword)
+    # A setting that is changed afterwards is for the next fit.
+    keyword.set_params(trials=None)
+    np.testing.assert_array_equal(keyword.predict(data[["g", "x", "n"]]), written.predict(data))
 
 
 @pytest.mark.parametrize(
