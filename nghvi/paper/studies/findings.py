@@ -305,9 +305,8 @@ def of_controls(held: Held) -> list[str]:
             said.append(
                 f"On the Gaussian network of Example 2(a) {row['rule']} has a test R2 of "
                 f"{row['r2_test']:.4f} after {row['steps']} steps, {row['r2_test_published']:.4f} "
-                "with effects drawn from their prior (one data set; NG-HVI's is "
-                f"{nets[nets['rule'] == 'program']['r2_test'].median():.4f}, median). The paper "
-                "reports poor results and no figure."
+                "with effects drawn from their prior (one data set). The paper reports poor "
+                "results and no figure."
             )
     return said
 
