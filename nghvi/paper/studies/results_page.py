@@ -39,8 +39,8 @@ number with date, versions and commit. Where a table shows two figures, ours sta
 paper's in brackets. Methods: `nghvi` is the library's default; `ng-hvi`, `sg-hvi` and
 `davi-published` are the published algorithms with the settings of the authors' program; `davi` has
 decaying steps; `nagvac` has a right natural gradient and fewer steps. "Not converged" is the
-library's verdict on a fit: that a published run of fixed length ends short of its own optimum. Times
-of examples are medians on a busy machine; "All examples together" has those of a quieter one.
+library's verdict on a fit: that a published run of fixed length ends short of its own optimum.
+Times of examples are medians on a busy machine; "All examples together" has a quieter one's.
 
 A statement that one method is better than another **reproduces** if the paper's sign is found in a
 majority of at least ten data sets that chance does not give (sign test, 5 %) and the median
