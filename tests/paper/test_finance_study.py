@@ -11,7 +11,7 @@ from nghvi import cli, scores
 from nghvi.paper import studies
 from nghvi.paper.finance import synthetic_panel
 from nghvi.paper.finance.bootstrap import block_bootstrap, mean_se, r2_se
-from nghvi.paper.studies import asset_pricing, asset_pricing_views, printed_values
+from nghvi.paper.studies import asset_pricing, asset_pricing_views, controls, printed_values
 from nghvi.paper.studies.study import Options
 
 DRAWS = 20_000
@@ -159,3 +159,18 @@ def test_bad_data_are_explained(tmp_path, capsys):
     assert "no such file or folder" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["reproduce", "finance", "--data", str(tmp_path)]) == 2
     assert "one file of returns is needed" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_published_rules_run_on_the_panel(monkeypatch, tmp_path):
+    small = synthetic_panel(1, num_firms=24, num_groups=6), "data of a test"
+    monkeypatch.setattr(asset_pricing, "panel_of", lambda *chosen: small)
+    monkeypatch.setattr(controls, "PANEL_STEPS", 200)
+    options = Options(quick=True, data=tmp_path)
+    cells = [cell for cell in controls.cells(options) if cell["example"] == controls.PANEL]
+    assert len(cells) == 4
+    assert not any(c["example"] == controls.PANEL for c in controls.cells(Options(quick=True)))
+    row = {**cells[0], **controls.run(cells[0], options)}
+    assert row["steps"] == 20
+    assert np.isfinite([row["elbo"], row["log_score_test"], row["r2_test"]]).all()
+    (table,) = controls.tables([row])
+    assert table.frame["method"].tolist() == ["ng-hvi"]

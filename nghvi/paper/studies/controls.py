@@ -33,7 +33,7 @@ RULES: dict[str, GradientMethod] = {
 """NG-HVI: printed F22 and at most twenty steps of the solver; printed F22; the right one."""
 SEEDS = 3
 PANEL_MODELS = (asset_pricing.DEEP_SMALL, asset_pricing.DEEP_LARGE)
-PANEL_METHODS = ("ng-hvi", "sg-hvi")
+PANEL_METHODS, PANEL_STEPS = ("ng-hvi", "sg-hvi"), 3000
 DATA_SETS = 200
 LINEAR, NETWORK, BINARY, PANEL, LEVELS = "example1", "example2a", "example3", "finance", "levels"
 GAUSSIAN = "nagvac"
@@ -126,6 +126,7 @@ def run_panel(cell: Row, options: Options) -> Row:
     panel, _ = asset_pricing.panel_of(options.data, options.quick)
     columns = [*asset_pricing.FACTOR_SETS[cell["factors"]], GROUP]
     estimator = asset_pricing.regressor(chosen, cell["seed"], options)
+    estimator.set_params(steps=options.steps(PANEL_STEPS))
     part = Part(panel.train[columns], panel.train[asset_pricing.RETURN].to_numpy())
     return fit(estimator, part) | asset_pricing.scores(estimator, panel, columns)
 
@@ -296,4 +297,17 @@ def _levels(rows: list[Row]) -> list[Row]:
     ]
 
 
-STUDY = Study("controls", "one change at a time", cells, run, tables, needs="--data PATH")
+def describe(options: Options) -> str:
+    """Whether the panel's controls are among them."""
+    return "with the panel of --data" if options.data else "no --data: none on a panel of returns"
+
+
+STUDY = Study(
+    "controls",
+    "one change at a time",
+    cells,
+    run,
+    tables,
+    describe=describe,
+    needs="--data PATH",
+)
