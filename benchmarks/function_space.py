@@ -44,7 +44,9 @@ def functions(estimator: Any, table: pd.DataFrame, draws: int = DRAWS) -> np.nda
     """Draws of the expected response in every row, (draws, rows), in units of the data."""
     with warnings.catch_warnings():  # groups are new on purpose
         warnings.simplefilter("ignore")
-        request = estimator._request(table.drop(columns="y"), "known", draws, 0)
+        request = estimator.reader_.request(
+            estimator.posterior_, table.drop(columns="y"), draws=draws
+        )
     scaled = predictor_draws(estimator.posterior_, request)
     return estimator.posterior_.scaling.raw_response(scaled)
 
