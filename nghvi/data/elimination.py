@@ -9,6 +9,7 @@ the others, the rest, end up in one dense matrix. Nested factors leave no rest.
 Everything here is about places and is found once, on the host.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -89,6 +90,11 @@ class Elimination(eqx.Module):
         """Places of the factors that are not eliminated."""
         return range(self.first_rest, len(self.order))
 
+    def in_given_order(self, values: tuple) -> tuple:
+        """Values of factors from the order of elimination to that in which they were given."""
+        place = {factor: at for at, factor in enumerate(self.order)}
+        return tuple(values[place[factor]] for factor in range(len(values)))
+
     @property
     def size(self) -> int:
         """Numbers touched by one evaluation, those of the dense factorisation by their cost."""
@@ -158,6 +164,13 @@ def eliminate(
     return eqx.tree_at(lambda made: made.steps, bare, steps), patterns
 
 
+def with_most_columns(
+    levels: tuple[int, ...], effects: tuple[int, ...], among: Iterable[int]
+) -> int:
+    """The factor that goes first."""
+    return max(among, key=lambda f: (levels[f] * effects[f], -f))
+
+
 def _order(
     codes: np.ndarray, levels: tuple[int, ...], effects: tuple[int, ...]
 ) -> tuple[tuple[int, ...], int]:
@@ -169,7 +182,7 @@ def _order(
     """
     free, order, coupled = list(range(len(levels))), list[int](), list[int]()
     while free:
-        e = max(free, key=lambda f: (levels[f] * effects[f], -f))
+        e = with_most_columns(levels, effects, free)
         order.append(e)
         free.remove(e)
         for f in list(free):

@@ -1,4 +1,7 @@
-"""Rows with several grouping factors, and their reduction to sums over levels and cells."""
+"""Rows with several grouping factors: as they are, or reduced to sums over levels and cells."""
+
+import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -6,7 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from nghvi.data.elimination import Elimination, Pattern, eliminate, pairs_of
+from nghvi.data.elimination import (
+    Elimination,
+    Pattern,
+    eliminate,
+    pairs_of,
+    with_most_columns,
+)
 from nghvi.data.grouped import Moments, Rows
 from nghvi.data.linear import LinearStatistics
 
@@ -100,6 +109,16 @@ class CrossedStatistics(eqx.Module):
         return self.factors[0].variance
 
     @property
+    def num_levels(self) -> tuple[int, ...]:
+        """Of every factor, in the order in which they were given."""
+        return tuple(factor.num_groups for factor in self.factors)
+
+    def labelled(self, tables: tuple) -> tuple:
+        """Tables of levels, in the order in which the factors were given, by their labels."""
+        pairs = zip(self.factors, tables, strict=True)
+        return tuple(factor.in_original_order(each) for factor, each in pairs)
+
+    @property
     def in_order(self) -> tuple[LinearStatistics, ...]:
         """The factors in the order of elimination."""
         return tuple(self.factors[f] for f in self.plan.order)
@@ -108,10 +127,84 @@ class CrossedStatistics(eqx.Module):
         """Moments of every factor at these coefficients, in the order of elimination."""
         return tuple(factor.moments(_as_they_are, coef, ()) for factor in self.in_order)
 
-    def in_given_order(self, values: tuple) -> tuple:
-        """Values of factors from the order of elimination to that in which they were given."""
-        place = {factor: at for at, factor in enumerate(self.plan.order)}
-        return tuple(values[place[factor]] for factor in range(len(values)))
+
+class CrossedRows(eqx.Module):
+    """Rows in the layout of the factor that is eliminated first.
+
+    Tuples are in the order of elimination. Levels of the first factor are in memory order, those of
+    the others in the order of their labels.
+    """
+
+    rows: Rows
+    later: Int[Array, "f n"]
+    """The level of every row, of every factor but the first."""
+    places: tuple[tuple[Int[Array, " n"], ...], ...]
+    """The cell of every row, of every eliminated factor with every later one."""
+    rest_places: tuple[Int[Array, " n"], ...]
+    plan: Elimination
+
+    @staticmethod
+    def from_rows(rows: FactorRows, random: tuple[tuple[int, ...], ...]) -> "CrossedRows":
+        """``random``: columns with effects of every factor."""
+        levels, effects = rows.num_levels, tuple(map(len, random))
+        first = with_most_columns(levels, effects, range(len(levels)))
+        codes = rows.codes.copy()
+        order = np.asarray(rows.of_factor(first).original_order)
+        codes[:, first] = order[codes[:, first]]
+        plan, patterns = eliminate(codes, levels, effects)
+        beside = dataclasses.replace(rows, x=np.column_stack([rows.x, codes])).of_factor(first)
+        split = rows.x.shape[1]
+        codes = np.asarray(beside.x)[:, split:].astype(np.int32)[:, list(plan.order)]
+        laid_out = eqx.tree_at(lambda each: each.x, beside, beside.x[:, :split])
+
+        def place(f: int, g: int) -> Int[Array, " n"]:
+            return jax.device_put(patterns[f, g].place(codes[:, f], codes[:, g]).astype(np.int32))
+
+        places = range(len(plan.order))
+        return CrossedRows(
+            laid_out,
+            jax.device_put(codes.T[1:]),
+            tuple(tuple(place(e, f) for f in places[e + 1 :]) for e in range(plan.first_rest)),
+            tuple(place(f, g) for f, g in pairs_of(plan.rest)),
+            plan,
+        )
+
+    def by_factor(self, inputs: Callable[[Array], Array]) -> list[Rows]:
+        """Rows in the layout of every factor, in the order in which they were given."""
+        x, y, group, weight = self.rows.observations()
+        there = np.asarray(self.rows.weighted(jnp.ones(len(self.rows.y)))) > 0
+        codes = (group, *np.asarray(self.later)[:, there])
+        found = tuple(
+            Rows.from_arrays(np.asarray(inputs(x)), y, code, number, weight)
+            for code, number in zip(codes, self.plan.levels, strict=True)
+        )
+        return list(self.plan.in_given_order(found))
+
+    @property
+    def num_rows(self) -> float:
+        return self.rows.num_rows
+
+    @property
+    def num_groups(self) -> int:
+        """Levels of all factors."""
+        return sum(self.plan.levels)
+
+    @property
+    def variance(self) -> Float[Array, ""]:
+        return self.rows.variance
+
+    @property
+    def num_levels(self) -> tuple[int, ...]:
+        """Of every factor, in the order in which they were given."""
+        return self.plan.in_given_order(self.plan.levels)
+
+    def labelled(self, tables: tuple) -> tuple:
+        """Tables of levels, in the order in which the factors were given, by their labels."""
+        first = self.plan.order[0]
+        return tuple(
+            self.rows.in_original_order(table) if f == first else table
+            for f, table in enumerate(tables)
+        )
 
 
 def _as_they_are(x: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from nghvi._core.response import Response
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.factors import CrossedStatistics, FactorRows
+from nghvi.data.factors import CrossedRows, CrossedStatistics, FactorRows
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
 from nghvi.data.scaling import Scaling, add_intercept, moments
@@ -167,8 +167,12 @@ def _model_and_data(
 ) -> tuple[MixedModel, Data, int | None]:
     """The model, the form of the data that serves it, and groups at a step (None: all)."""
     if isinstance(rows, FactorRows):
-        sums = CrossedStatistics.from_rows(rows, structure.by_factor, structure.known_coef)
-        return structure.model(response, None).suited(sums), sums, None
+        crossed: Data = (
+            CrossedStatistics.from_rows(rows, structure.by_factor, structure.known_coef)
+            if response.conjugate
+            else CrossedRows.from_rows(rows, structure.by_factor)
+        )
+        return structure.model(response, None).suited(crossed), crossed, None
     ours, by_rule = settings.method == "auto", published(settings.method) is not None
     if counted and not ours:
         raise DataError("counts need method='auto': the other methods work row by row.")

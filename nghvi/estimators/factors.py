@@ -72,13 +72,9 @@ def check_supported(settings: Any, terms: tuple[Term, ...], deep: bool, response
             f"hidden layers with several grouping factors ({factors}) are not supported yet: keep "
             "one factor, or leave hidden (and trunk) out."
         )
+    given: dict[str, Any] = {"method": "auto", "batch_groups": None, "devices": None}
     if not response.conjugate:
-        raise DataError(
-            f"response={response.name!r} with several grouping factors ({factors}) is not "
-            "supported yet: they need response='gaussian'; otherwise keep the most important "
-            "factor and put the others among the fixed effects, for example C(month)."
-        )
-    given = {"method": "auto", "batch_groups": None, "devices": None}
+        given["latents"] = "auto"
     for name, usual in given.items():
         value = getattr(settings, name)
         if value != usual and not (name == "batch_groups" and value == "auto"):

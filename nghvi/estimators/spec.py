@@ -31,6 +31,7 @@ from nghvi.estimators.factors import Term, chosen_group, random_of, terms_of
 from nghvi.estimators.row_facts import RowFacts
 from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
 from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax
+from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.mixed import MixedModel
 from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity, Skip, Trunk
@@ -192,25 +193,21 @@ class Structure(NamedTuple):
 
     def model(self, response: Response, sweeps: int | None) -> MixedModel:
         """The model; ``sweeps`` of Gibbs where its effects are drawn so."""
-        if self.by_factor:
-            return SeveralFactors(
-                *(self.trunk, response, self.priors, self.random),
-                known_coef=self.known_coef,
-                parts=self.effects_priors,
-                effects=tuple(map(len, self.by_factor)),
-            )
-        return MixedModel(
-            self.trunk,
-            response,
-            self.priors,
-            self.random,
-            sweeps,
-            known_coef=self.known_coef,
-            num_facts=len(self.facts),
-            # Published methods move in the coefficients themselves.
-            relative_coef=sweeps is None
-            and isinstance(self.trunk, Identity)
-            and response.attenuation > 0,
+        # Published methods move in the coefficients themselves.
+        linear = sweeps is None and isinstance(self.trunk, Identity)
+        settings: dict[str, Any] = {
+            "known_coef": self.known_coef,
+            "num_facts": len(self.facts),
+            "relative_coef": linear and response.attenuation > 0,
+        }
+        if not self.by_factor:
+            return MixedModel(self.trunk, response, self.priors, self.random, sweeps, **settings)
+        kind = SeveralFactors if response.conjugate else GeneralFactors
+        return kind(
+            *(self.trunk, response, self.priors, self.random),
+            parts=self.effects_priors,
+            effects=tuple(map(len, self.by_factor)),
+            **settings,
         )
 
     def named(self, groups: Any) -> Named:

@@ -279,7 +279,7 @@ def condition(reduced: Reduced) -> Conditional:
     return Conditional(reduced.eliminated, *_factorise(reduced.matrix, reduced.right))
 
 
-def _backwards(
+def backwards(
     conditional: Conditional, plan: Elimination, noise: list[Float[Array, "r k"]], rest: Array
 ) -> tuple[Float[Array, "r k"], ...]:
     """Effects from standard normals, in the order of elimination."""
@@ -307,7 +307,7 @@ def _coupled(own: Eliminated, step: Step, later: list[Array]) -> Float[Array, "r
 def mean(conditional: Conditional, plan: Elimination) -> tuple[Float[Array, "r k"], ...]:
     """Conditional means of the whitened effects."""
     noise = [jnp.zeros_like(each.forward) for each in conditional.eliminated]
-    return _backwards(conditional, plan, noise, jnp.zeros_like(conditional.forward))
+    return backwards(conditional, plan, noise, jnp.zeros_like(conditional.forward))
 
 
 def sample(
@@ -320,7 +320,7 @@ def sample(
         for k, each in zip(keys[1:], conditional.eliminated, strict=True)
     ]
     rest = sign * flat_normal(keys[0], conditional.forward.shape)
-    return _backwards(conditional, plan, noise, rest)
+    return backwards(conditional, plan, noise, rest)
 
 
 def log_density(

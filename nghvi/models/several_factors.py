@@ -3,7 +3,8 @@
     y_i = h(x_i)' beta + sum_f h_f(x_i)' alpha_{f, level of f} + e_i,   alpha_{f,k} ~ N(0, Omega_f)
 
 Effects are independent over factors and levels. Theta holds the free parameters of one Omega after
-the other. The response is Gaussian and the trunk the columns themselves.
+the other, and the trunk is the columns themselves. Here the response is Gaussian; others are in
+:mod:`nghvi.models.crossed_rows`.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from jaxtyping import Array, Float
 
 from nghvi._linalg import small
 from nghvi._typing import Key, Scalar
+from nghvi.data.elimination import Elimination
 from nghvi.data.factors import CrossedStatistics
 from nghvi.latents import conjugate, schur
 from nghvi.models import scales
@@ -99,17 +101,16 @@ class Spread(eqx.Module):
     """How many there are of each effect."""
 
 
-class SeveralFactors(MixedModel):
-    """``random``: the features with effects of one factor after the other.
+class WithFactors(MixedModel):
+    """Coordinates and priors of the effects of several factors, whatever the response.
 
-    ``spread``: theta holds the coefficients as distances from a fit in units of :class:`Spread`.
+    ``random``: the features with effects of one factor after the other.
     """
 
     parts: tuple[EffectsPrior, ...] = eqx.field(static=True, default=())
     """The prior of every factor's Omega."""
     effects: tuple[int, ...] = eqx.field(static=True, default=())
     """How many of ``random`` belong to each."""
-    spread: Spread | None = None
 
     @property
     def effects_prior(self) -> ByFactor:
@@ -120,6 +121,54 @@ class SeveralFactors(MixedModel):
         """The features with effects of every factor."""
         ends = itertools.accumulate(self.effects)
         return tuple(self.random[a:b] for a, b in itertools.pairwise((0, *ends)))
+
+    def _free_effects(self, params: MixedParams) -> tuple[Float[Array, " free"], Scalar]:
+        if self.effects_unit is None:
+            return params.effects, jnp.zeros(())
+        found = [
+            scales.to_free(part, unit, prior.correlated)
+            for (prior, part, _), unit in zip(
+                self.effects_prior.each(params.effects), self._units, strict=True
+            )
+        ]
+        free, log_jacobians = zip(*found, strict=True)
+        return jnp.concatenate(free), sum(log_jacobians, jnp.zeros(()))
+
+    def _effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
+        if self.effects_unit is None:
+            return free
+        parts = zip(self.effects_prior.each(free), self._units, strict=True)
+        return jnp.concatenate(
+            [scales.from_free(part, unit, prior.correlated) for (prior, part, _), unit in parts]
+        )
+
+    @property
+    def _units(self) -> list[Float[Array, " r"]]:
+        ends = itertools.accumulate(self.effects)
+        assert self.effects_unit is not None
+        return [self.effects_unit[a:b] for a, b in itertools.pairwise((0, *ends))]
+
+    def precision_factors(self, params: MixedParams) -> tuple[Float[Array, "r r"], ...]:
+        """Of every factor, in the order in which they were given."""
+        free, _ = self._free_effects(params)
+        return tuple(p.precision_factor(part, n) for p, part, n in self.effects_prior.each(free))
+
+    def coloured(
+        self, whitened: tuple[Array, ...], params: MixedParams, plan: Elimination
+    ) -> Effects:
+        """From the order of elimination and N(0, I) to that of the factors and their units."""
+        lower = self.precision_factors(params)
+        given = plan.in_given_order(whitened)
+        return tuple(conjugate.colour(u, root) for u, root in zip(given, lower, strict=True))
+
+
+class SeveralFactors(WithFactors):
+    """Gaussian response: all effects integrate out exactly.
+
+    ``spread``: theta holds the coefficients as distances from a fit in units of :class:`Spread`.
+    """
+
+    spread: Spread | None = None
 
     def suited(self, data: CrossedStatistics) -> "SeveralFactors":
         noise = min(map(scales.noise_within, data.factors))
@@ -173,37 +222,6 @@ class SeveralFactors(MixedModel):
 
     def evaluation_size(self, data: CrossedStatistics) -> int:
         return data.plan.size
-
-    def _free_effects(self, params: MixedParams) -> tuple[Float[Array, " free"], Scalar]:
-        if self.effects_unit is None:
-            return params.effects, jnp.zeros(())
-        found = [
-            scales.to_free(part, unit, prior.correlated)
-            for (prior, part, _), unit in zip(
-                self.effects_prior.each(params.effects), self._units, strict=True
-            )
-        ]
-        free, log_jacobians = zip(*found, strict=True)
-        return jnp.concatenate(free), sum(log_jacobians, jnp.zeros(()))
-
-    def _effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
-        if self.effects_unit is None:
-            return free
-        parts = zip(self.effects_prior.each(free), self._units, strict=True)
-        return jnp.concatenate(
-            [scales.from_free(part, unit, prior.correlated) for (prior, part, _), unit in parts]
-        )
-
-    @property
-    def _units(self) -> list[Float[Array, " r"]]:
-        ends = itertools.accumulate(self.effects)
-        assert self.effects_unit is not None
-        return [self.effects_unit[a:b] for a, b in itertools.pairwise((0, *ends))]
-
-    def precision_factors(self, params: MixedParams) -> tuple[Float[Array, "r r"], ...]:
-        """Of every factor, in the order in which they were given."""
-        free, _ = self._free_effects(params)
-        return tuple(p.precision_factor(part, n) for p, part, n in self.effects_prior.each(free))
 
     def system(self, params: MixedParams, data: CrossedStatistics) -> schur.System:
         """What the whitened effects of all factors solve."""
@@ -263,20 +281,12 @@ class SeveralFactors(MixedModel):
     ) -> Effects:
         """``sign``: of the draw's deviation from the mean; a pair of both has no error there."""
         conditional = self.joint_conditional(params, data)
-        return self.coloured(schur.sample(key, conditional, data.plan, sign), params, data)
+        return self.coloured(schur.sample(key, conditional, data.plan, sign), params, data.plan)
 
     def draws_for(self, data: CrossedStatistics) -> bool:
         """Whether predictions draw effects, since the covariances of all levels are too many."""
         first, *others = data.plan.columns
         return max(first, sum(others)) * sum(others) > LARGEST_COVARIANCE
-
-    def coloured(
-        self, whitened: tuple[Array, ...], params: MixedParams, data: CrossedStatistics
-    ) -> Effects:
-        """From the order of elimination and N(0, I) to that of the factors and their units."""
-        lower = self.precision_factors(params)
-        given = data.in_given_order(whitened)
-        return tuple(conjugate.colour(u, root) for u, root in zip(given, lower, strict=True))
 
     def moments_by_factor(
         self, params: MixedParams, data: CrossedStatistics
@@ -284,8 +294,8 @@ class SeveralFactors(MixedModel):
         """Conditional mean and covariance of the effects of every factor."""
         system = self.system(params, data)
         conditional = schur.condition(schur.reduce(system, data.plan))
-        means = self.coloured(schur.mean(conditional, data.plan), params, data)
-        covariances = data.in_given_order(schur.level_covariances(system, data.plan))
+        means = self.coloured(schur.mean(conditional, data.plan), params, data.plan)
+        covariances = data.plan.in_given_order(schur.level_covariances(system, data.plan))
         halves = map(small.inverse_lower, self.precision_factors(params))
         return tuple(
             (mean, jnp.einsum("ai,abk,bj->ijk", half, covariance, half))

@@ -8,7 +8,7 @@ other effects registers its own at :func:`effects_of`.
 
 import functools
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,11 +19,12 @@ from jaxtyping import Array, Float, Int
 from nghvi._core.draws import flat_normal
 from nghvi._typing import Data, Key, Scalar
 from nghvi.data.elimination import Elimination
-from nghvi.data.factors import CrossedStatistics
+from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.latents import conjugate, schur
 from nghvi.latents.rows import whiten_design
+from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.mixed import MixedModel, MixedParams
-from nghvi.models.several_factors import Effects, SeveralFactors
+from nghvi.models.several_factors import Effects, SeveralFactors, WithFactors
 from nghvi.priors import EffectsPrior
 
 ROWS_AT_ONCE = 20_000
@@ -165,13 +166,9 @@ class EffectsAtRows(eqx.Module):
 
 
 class FactorsAtRows(EffectsAtRows):
-    """The effects of several grouping factors: levels that a row names together are correlated.
+    """The effects of several grouping factors."""
 
-    Where there are too many covariances, effects are drawn instead, in pairs of opposite
-    deviations, whose average has no error.
-    """
-
-    model: SeveralFactors
+    model: WithFactors
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -182,20 +179,59 @@ class FactorsAtRows(EffectsAtRows):
         return self.model.parts
 
     def num_known(self, parts: tuple[Data, ...]) -> Int[np.ndarray, "..."]:
-        return np.array([factor.num_groups for factor in parts[0].factors])
-
-    def in_pairs(self, data: CrossedStatistics) -> bool:
-        return self.model.draws_for(data)
+        return np.array(parts[0].num_levels)
 
     def precision_factors(self, params: MixedParams) -> tuple[Float[Array, "r r"], ...]:
         return self.model.precision_factors(params)
 
-    def labelled(self, data: CrossedStatistics, tables: Effects) -> Effects:
-        pairs = zip(data.factors, tables, strict=True)
-        return tuple(factor.in_original_order(each) for factor, each in pairs)
+    def labelled(self, data: CrossedStatistics | CrossedRows, tables: Effects) -> Effects:
+        return data.labelled(tables)
 
-    def draw(self, key: Key, params: MixedParams, data: CrossedStatistics) -> Effects:
+    def draw(self, key: Key, params: MixedParams, data: Data) -> Effects:
         return self.labelled(data, self.model.draw_effects(key, params, data))
+
+    def _at_known(
+        self, params: MixedParams, design: Float[Array, "n r"], codes: Array, number: np.ndarray
+    ) -> "AtKnown":
+        known, position = codes < number, jnp.minimum(codes, number - 1)
+        split = list(zip(self._split(design), known.T, strict=True))
+        lower = self.precision_factors(params)
+        white = [whiten_design(z, root) for (z, _), root in zip(split, lower, strict=True)]
+        squares = zip(white, known.T, strict=True)
+        population = sum(
+            (jnp.where(k, 0.0, jnp.sum(w**2, axis=1)) for w, k in squares), jnp.zeros(len(design))
+        )
+        return AtKnown(
+            jnp.concatenate([jnp.where(k[:, None], z, 0.0) for z, k in split], axis=1),
+            [jnp.where(k[:, None], w, 0.0) for w, k in zip(white, known.T, strict=True)],
+            position,
+            population,
+        )
+
+
+class AtKnown(NamedTuple):
+    """Rows as known levels see them, and what the others add."""
+
+    design: Float[Array, "n r"]
+    """0 where a row's level is new."""
+    white: list[Float[Array, "n r"]]
+    """The same in units of the effects, by factor."""
+    position: Int[Array, "n f"]
+    population: Float[Array, " n"]
+    """Variance of the effects of new levels."""
+
+
+class SummedFactorsAtRows(FactorsAtRows):
+    """With a Gaussian response: levels that a row names together are correlated.
+
+    Where there are too many covariances, effects are drawn instead, in pairs of opposite
+    deviations, whose average has no error.
+    """
+
+    model: SeveralFactors
+
+    def in_pairs(self, data: CrossedStatistics) -> bool:
+        return self.model.draws_for(data)
 
     def predictor(
         self,
@@ -205,27 +241,19 @@ class FactorsAtRows(EffectsAtRows):
         parts: tuple[Data, ...],
     ) -> Predictor:
         model, data, (key, params, standard) = self.model, parts[0], draw
-        number = self.num_known(parts)
-        known, position = codes < number, jnp.minimum(codes, number - 1)
-        split = list(zip(self._split(design), known.T, strict=True))
-        lower = self.precision_factors(params)
-        white = [whiten_design(z, root) for (z, _), root in zip(split, lower, strict=True)]
-        squares = zip(white, known.T, strict=True)
-        population = sum(
-            (jnp.where(k, 0.0, jnp.sum(w**2, axis=1)) for w, k in squares), jnp.zeros(len(design))
-        )
-        seen = jnp.concatenate([jnp.where(k[:, None], z, 0.0) for z, k in split], axis=1)
+        known = self._at_known(params, design, codes, self.num_known(parts))
         if model.draws_for(data):
             effects = model.draw_effects(key, params, data, jnp.sign(standard))
-            located = self.at_rows(seen, self.labelled(data, effects), position)
-            return located + jnp.sqrt(population) * standard, jnp.zeros(len(design))
+            located = self.at_rows(known.design, self.labelled(data, effects), known.position)
+            return located + jnp.sqrt(known.population) * standard, jnp.zeros(len(design))
         conditional = model.joint_conditional(params, data)
-        means = model.coloured(schur.mean(conditional, data.plan), params, data)
-        located = self.at_rows(seen, self.labelled(data, means), position)
-        memory = [f.original_order[p] for f, p in zip(data.factors, position.T, strict=True)]
-        masked = [jnp.where(k[:, None], w, 0.0) for w, k in zip(white, known.T, strict=True)]
+        means = model.coloured(schur.mean(conditional, data.plan), params, data.plan)
+        located = self.at_rows(known.design, self.labelled(data, means), known.position)
+        levels = zip(data.factors, known.position.T, strict=True)
+        memory = [factor.original_order[position] for factor, position in levels]
         covariance = schur.covariance(conditional, data.plan)
-        return located, _row_variance(covariance, data.plan, masked, memory) + population
+        variance = _row_variance(covariance, data.plan, known.white, memory)
+        return located, variance + known.population
 
     def mean_squares(self, params: MixedParams, data: CrossedStatistics) -> Float[Array, " r"]:
         return data.effects_square
@@ -234,13 +262,45 @@ class FactorsAtRows(EffectsAtRows):
         return self.model.moments_by_factor(params, data)
 
 
+class DrawnFactorsAtRows(FactorsAtRows):
+    """With another response, whose effects given theta have no normal distribution."""
+
+    model: GeneralFactors
+
+    def predictor(
+        self,
+        draw: tuple[Key, MixedParams, Scalar],
+        design: Float[Array, "n r"],
+        codes: Int[Array, "n ..."],
+        parts: tuple[Data, ...],
+    ) -> Predictor:
+        key, params, standard = draw
+        number = self.num_known(parts)
+        known = self._at_known(params, design, codes, number)
+        # Drawing is expensive, and predictions for the population need none.
+        effects = jax.lax.cond(
+            jnp.any(codes < number),
+            lambda: self.draw(key, params, parts[0]),
+            lambda: tuple(jnp.zeros((k, r)) for k, r in zip(number, self.sizes, strict=True)),
+        )
+        located = self.at_rows(known.design, effects, known.position)
+        return located + jnp.sqrt(known.population) * standard, jnp.zeros(len(design))
+
+    def mean_squares(self, params: MixedParams, data: CrossedRows) -> Float[Array, " r"]:
+        return self.model.mean_squares(params, data)
+
+    def moments(self, key: Key, params: MixedParams, data: CrossedRows) -> Moments:
+        return self.model.moments_by_factor(key, params, data)
+
+
 @functools.singledispatch
 def effects_of(model: Any) -> EffectsAtRows:
     """The effects of a model at rows."""
     return EffectsAtRows(model)
 
 
-effects_of.register(SeveralFactors, FactorsAtRows)
+effects_of.register(SeveralFactors, SummedFactorsAtRows)
+effects_of.register(GeneralFactors, DrawnFactorsAtRows)
 
 
 def average_moments(

@@ -155,7 +155,7 @@ class MixedPosterior(NamedTuple):
             raise DataError("effects have other names than columns.")
         if names.factors:
             labels = [len(factor.levels) for factor in names.factors]
-            if labels != [factor.num_groups for factor in self.data.factors]:
+            if labels != list(self.data.num_levels):
                 raise DataError("there are other levels than labels.")
         elif names.effects and len(names.groups) != sum(part.num_groups for part in self.parts):
             raise DataError("there are other groups than labels.")

@@ -35,7 +35,7 @@ from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.cells import CellRows
 from nghvi.data.elimination import Cells, Elimination, Step, Update
-from nghvi.data.factors import CrossedStatistics
+from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StreamedRows
@@ -44,6 +44,7 @@ from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt
 from nghvi.inference import Inference
 from nghvi.methods import NaturalGradient, OrdinaryGradient
+from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel
 from nghvi.models.several_factors import SeveralFactors, Spread
@@ -290,6 +291,7 @@ for _class in (
     *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
     *(MixedModel, LinearStart, Identity, Perceptron, Skip),
     *(CrossedStatistics, Elimination, Step, Update, Cells, SeveralFactors, Spread),
+    *(CrossedRows, GeneralFactors),
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState, NaturalState),
     # Where an interrupted run's optimiser is; if optax changes them, such a run has to start again.
     *(optax.ScaleByAdamState, optax.ScaleByAdaDeltaState, optax.EmaState, optax.EmptyState),

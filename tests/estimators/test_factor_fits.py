@@ -232,7 +232,7 @@ def test_factors_that_cannot_be_told_apart(rows, formula):
 
 SETTINGS = {
     "hidden layers with several": {"hidden": (4,)},
-    "response='student-t' with several": {"response": "student-t"},
+    "latents='sample' with several": {"response": "student-t", "latents": "sample"},
     "method='ng-hvi' with several": {"method": "ng-hvi"},
     "batch_groups=3 with several": {"batch_groups": 3},
     "devices=1 with several": {"devices": 1},
@@ -290,3 +290,69 @@ def test_offset_counts_and_independent_effects(rows):
     assert found.summary().loc["effects_corr[intercept,x | firm]", "sd"] == 0
     further = shifted.assign(z=shifted["z"] + 1)
     np.testing.assert_allclose(found.predict(further), found.predict(shifted) + 1)
+
+
+@pytest.fixture(scope="module")
+def counts():
+    rng = np.random.default_rng(4)
+    firm, month = (each.ravel() for each in np.meshgrid(range(20), range(6)))
+    x, level = rng.standard_normal(120), rng.standard_normal(20)
+    shocks = 0.5 * rng.standard_normal(6)
+    mean = np.exp(0.5 + 0.4 * x + 0.7 * level[firm] + shocks[month])
+    named = {"firm": [f"f{k:02d}" for k in firm], "month": month}
+    return pd.DataFrame({"y": rng.poisson(mean), "x": x, **named})
+
+
+@pytest.fixture(scope="module")
+def counted(counts):
+    return nghvi.mixed("y ~ x + (1 | firm) + (1 | month)", counts, response="poisson")
+
+
+def test_counts_of_two_factors(counted, counts):
+    assert counted.status_ == "converged"
+    summary = counted.summary(level=0.999)
+    truth = {"x": 0.4, "effects_sd[intercept | firm]": 0.7, "effects_sd[intercept | month]": 0.5}
+    for name, value in truth.items():
+        low, high = summary.loc[name, ["q0.05", "q99.95"]]
+        assert low < value < high, name
+    firms, drawn = counted.group_effects("firm"), counted.posterior_draws(1000)["effects[firm]"]
+    np.testing.assert_allclose(
+        firms["intercept_mean"], drawn[:, :, 0].mean(axis=0), atol=0.2 * drawn.std(axis=0).min()
+    )
+    np.testing.assert_allclose(firms["intercept_sd"], drawn[:, :, 0].std(axis=0), rtol=0.15)
+    fitted = counted.predict(counts, draws=200)
+    assert np.corrcoef(fitted, counts["y"])[0, 1] > 0.8
+
+
+def test_counts_of_known_and_new_levels(counted):
+    new = pd.DataFrame({"x": 0.0, "firm": ["f03", "f03", "new", "new"], "month": [2, 9, 2, 9]})
+    mean, sd = counted.predict(new, return_std=True, draws=1000)
+    draws = counted.posterior_draws(2000)
+    firm, month = (draws[f"effects_cov[{name}]"][:, 0, 0] for name in ("firm", "month"))
+    known = draws["effects[firm]"][:, 3, 0], draws["effects[month]"][:, 2, 0]
+    # The mean of a log-normal, draw by draw.
+    parts = [known[0], known[0] + month / 2, firm / 2, firm / 2 + month / 2]
+    parts = [p + known[1] if m == 2 else p for p, m in zip(parts, new["month"], strict=True)]
+    expected = [np.mean(np.exp(draws["coef"][:, 0] + part)) for part in parts]
+    np.testing.assert_allclose(mean, expected, rtol=0.15)
+    assert sd[0] < sd[3]
+
+
+def test_counts_are_kept_and_checked(counted, counts, tmp_path):
+    counted.save(tmp_path / "model")
+    again = nghvi.load(tmp_path / "model")
+    few = counts.iloc[:10]
+    np.testing.assert_array_equal(again.predict(few, draws=50), counted.predict(few, draws=50))
+    loo = counted.loo(counts, counts["y"], draws=500)
+    assert loo.elpd < counted.log_score(counts, counts["y"]) * len(counts)
+    assert list(interpret.icc(counted).index)[:2] == ["firm", "month"]
+
+
+def test_classes_of_nested_factors_with_trials(counts):
+    rng = np.random.default_rng(0)
+    rows = counts.assign(n=8, team=counts["month"] % 3)
+    rows["y"] = rng.binomial(8, 1 / (1 + np.exp(-rows["x"])))
+    found = nghvi.mixed("y | trials(n) ~ x + (1 | firm/team)", rows, response="binomial")
+    assert found.status_ == "converged"
+    assert found.posterior_.data.plan.num_rest == 0
+    assert abs(found.summary().loc["x", "mean"] - 1) < 0.3

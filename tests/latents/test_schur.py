@@ -101,7 +101,7 @@ class Example:
     def flat(self, whitened, numpy=np):
         """Effects of all factors in the order of the dense matrices."""
         parts = []
-        for f, u in enumerate(self.data.in_given_order(whitened)):
+        for f, u in enumerate(self.data.plan.in_given_order(whitened)):
             effects = numpy.linalg.solve(self.lower[f].T, u)
             parts.append(effects.T[self.data.factors[f].original_order].ravel())
         return numpy.concatenate(parts)
@@ -129,7 +129,7 @@ def test_moments_are_the_dense_ones(name):
     own = schur.covariance(conditional, plan)
     np.testing.assert_allclose(np.moveaxis(own.own, 0, -1), by_level[0], atol=1e-9)
     at = 0
-    for f, each in enumerate(example.data.in_given_order(by_level)):
+    for f, each in enumerate(example.data.plan.in_given_order(by_level)):
         half = np.linalg.inv(example.lower[f])
         raw = np.einsum("ai,abk,bj->kij", half, np.asarray(each), half)
         for covariance in raw[np.asarray(example.data.factors[f].original_order)]:

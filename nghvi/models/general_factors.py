@@ -1,0 +1,155 @@
+"""Several grouping factors and a response that is not Gaussian, such as counts or classes.
+
+Effects are integrated out by :mod:`nghvi.latents.crossed`, to any accuracy: a model is
+``refined`` by more draws and nodes, and without draws it is Laplace's approximation.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nghvi._linalg import small
+from nghvi._typing import Key, Scalar
+from nghvi.data import LinearStatistics
+from nghvi.data.factors import CrossedRows
+from nghvi.data.grouped import select
+from nghvi.latents import crossed, integrate
+from nghvi.latents.rows import RowProblem, log_likelihood, whiten_design
+from nghvi.models import scales
+from nghvi.models.mixed import MOVES, NODES, RADII, MixedParams
+from nghvi.models.several_factors import Effects, WithFactors
+
+PAIRS, MORE = 8, 4
+"""Pairs of draws to begin with, and how many times as many a refinement takes."""
+FINER = {1: 14, 2: 7}
+"""Quadrature nodes per dimension of a refined model, by number of random effects."""
+LARGEST_GRID, CHEAP_GRID = 16_000, 30
+"""Points per row, draws times nodes, that are affordable, and that are cheap."""
+
+
+class GeneralFactors(WithFactors):
+    """``num_pairs``: of draws of all effects but those of the factor with most columns."""
+
+    num_pairs: int = eqx.field(static=True, default=PAIRS)
+
+    @property
+    def nodes(self) -> int:
+        few = NODES.get(max(self.effects), RADII)
+        return few if self.num_pairs <= PAIRS else FINER.get(max(self.effects), few)
+
+    @property
+    def marginal_is_exact(self) -> bool:
+        return self.num_pairs > 0
+
+    @property
+    def _num_points(self) -> int:
+        return 2 * self.num_pairs * integrate.num_points(self.nodes, max(self.effects))
+
+    @property
+    def integration_is_cheap(self) -> bool:
+        return self._num_points <= CHEAP_GRID
+
+    @property
+    def integration_is_affordable(self) -> bool:
+        return self._num_points <= LARGEST_GRID
+
+    def refined(self) -> "GeneralFactors":
+        return dataclasses.replace(self, num_pairs=max(PAIRS, MORE * self.num_pairs))
+
+    def approximate(self) -> "GeneralFactors":
+        return dataclasses.replace(self, num_pairs=0)
+
+    def evaluation_size(self, data: CrossedRows) -> int:
+        return len(data.rows.y) * max(self._num_points, 1) + data.plan.size
+
+    def suited(self, data: CrossedRows) -> "GeneralFactors":
+        factors = [
+            LinearStatistics.from_rows(rows, random, known=self.known_coef)
+            for rows, random in zip(data.by_factor(self._inputs), self.by_factor, strict=True)
+        ]
+        mean = float(data.rows.total(data.rows.y) / data.num_rows)
+        noise = self.response.noise(mean, float(data.variance))
+        if noise is None:
+            noise = min(map(scales.noise_within, factors))
+        units = [scales.units(factor, noise) for factor in factors]
+        return dataclasses.replace(self, effects_unit=jnp.concatenate(units))
+
+    def problem(self, params: MixedParams, data: CrossedRows) -> crossed.CrossedProblem:
+        """What the whitened effects of all factors solve."""
+        h, lower = self.features(params, data.rows.x), self.precision_factors(params)
+        first, *later = (
+            whiten_design(select(h, self.by_factor[f]), lower[f]) for f in data.plan.order
+        )
+        own = RowProblem(
+            self.response_of(data.rows),
+            self.dispersion(params),
+            data.rows,
+            h @ self.all_coef(params),
+            first,
+        )
+        return crossed.CrossedProblem(own, tuple(later), data)
+
+    def log_marginal(self, params: MixedParams, data: CrossedRows) -> Scalar:
+        problem = self.problem(params, data)
+        return crossed.log_marginal(problem, self.num_pairs, self.nodes) + self.log_prior(params)
+
+    def log_joint(self, params: MixedParams, latents: Effects, data: CrossedRows) -> Scalar:
+        lower = self.precision_factors(params)
+        whitened = tuple((effects @ root).T for effects, root in zip(latents, lower, strict=True))
+        problem = self.problem(params, data)
+        fit = problem.log_prob(tuple(whitened[f] for f in data.plan.order))
+        constants = (
+            len(effects) * jnp.sum(jnp.log(jnp.diagonal(root)) - 0.5 * jnp.log(2 * jnp.pi))
+            for effects, root in zip(latents, lower, strict=True)
+        )
+        return fit + sum(constants) + self.log_prior(params)
+
+    def log_joint_moving(
+        self, params: MixedParams, anchor: MixedParams, latents: Effects, data: CrossedRows
+    ) -> Scalar:
+        return self.log_joint(params, latents, data)
+
+    def log_conditional(self, params: MixedParams, latents: Effects, data: CrossedRows) -> None:
+        return None
+
+    def log_at_rest(self, params: MixedParams, data: CrossedRows) -> Scalar:
+        eta = self.features(params, data.rows.x) @ self.all_coef(params)
+        fit = log_likelihood(self.response_of(data.rows), self.dispersion(params), data.rows, eta)
+        return fit + self.log_prior_at_rest(params)
+
+    def init_latents(self, key: Key, params: MixedParams, data: CrossedRows) -> Effects:
+        return self.draw_effects(key, params, data)
+
+    def sample_latents(
+        self, key: Key, params: MixedParams, latents: Effects, data: CrossedRows
+    ) -> Effects:
+        return self.draw_effects(key, params, data)
+
+    def draw_effects(self, key: Key, params: MixedParams, data: CrossedRows) -> Effects:
+        problem = self.problem(params, data)
+        pairs = max(self.num_pairs, PAIRS)
+        whitened = crossed.sample(key, problem, pairs, self.nodes, MOVES)
+        return self.coloured(whitened, params, data.plan)
+
+    def moments_by_factor(
+        self, key: Key, params: MixedParams, data: CrossedRows
+    ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
+        """Conditional mean and covariance of the effects of every factor."""
+        problem = self.problem(params, data)
+        found = crossed.moments(key, problem, max(self.num_pairs, PAIRS), self.nodes)
+        means, covariances = zip(*found, strict=True)
+        halves = map(small.inverse_lower, self.precision_factors(params))
+        parts = zip(
+            self.coloured(means, params, data.plan),
+            data.plan.in_given_order(covariances),
+            halves,
+            strict=True,
+        )
+        return tuple((m, jnp.einsum("ai,abk,bj->ijk", half, c, half)) for m, c, half in parts)
+
+    def mean_squares(self, params: MixedParams, data: CrossedRows) -> Float[Array, " r"]:
+        """Mean square over the rows of every column with effects."""
+        squares = data.rows.weighted(self.design(self.features(params, data.rows.x)) ** 2)
+        return jnp.sum(squares, axis=0) / data.num_rows

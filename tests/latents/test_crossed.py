@@ -1,0 +1,186 @@
+"""Several factors with any response, against dense algebra, quadrature and differences."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy.optimize import minimize
+
+from nghvi.data.factors import CrossedRows, FactorRows
+from nghvi.latents import crossed
+from nghvi.models.general_factors import GeneralFactors
+from nghvi.models.several_factors import SeveralFactors
+from nghvi.networks import Identity
+from nghvi.priors import HalfT, HuangWand, Priors
+from nghvi.responses import RESPONSES
+from tests.latents.test_schur import Example
+from tests.oracles import marginal_facts
+
+
+def model_of(kind, response, random):
+    return kind(
+        Identity(3),
+        RESPONSES[response](),
+        Priors(),
+        sum(random, ()),
+        parts=tuple(HuangWand() if len(own) > 1 else HalfT() for own in random),
+        effects=tuple(map(len, random)),
+    )
+
+
+def rows_of(response, example, scale=1.0):
+    """The example's rows with responses of this kind."""
+    rows, rng = example.rows, np.random.default_rng(0)
+    eta = (
+        rows.x @ [0.2, 0.5, -0.3]
+        + scale * rng.standard_normal(rows.num_levels[0])[rows.codes[:, 0]]
+    )
+    drawn = {
+        "logit": lambda: (rng.random(len(eta)) < 1 / (1 + np.exp(-eta))).astype(float),
+        "poisson": lambda: rng.poisson(np.exp(eta)).astype(float),
+        "student-t": lambda: eta + 0.5 * rng.standard_t(3, len(eta)),
+    }
+    return dataclasses.replace(rows, y=drawn[response]())
+
+
+def shifted(params, size=0.2):
+    flat, unravel = ravel_pytree(params)
+    return unravel(flat + size * jnp.sin(1 + jnp.arange(flat.size)))
+
+
+@pytest.mark.parametrize("name", ["slopes of both", "nested and crossed"])
+def test_gaussian_response_is_integrated_exactly(name):
+    example = Example(name, weighted=True)
+    exact, general = (
+        model_of(kind, "gaussian", example.random) for kind in (SeveralFactors, GeneralFactors)
+    )
+    data = CrossedRows.from_rows(example.rows, example.random)
+    params = shifted(exact.init_params(jax.random.key(0), example.data))
+    of_sums = jax.jit(jax.value_and_grad(lambda p: exact.log_marginal(p, example.data)))(params)
+    of_rows = jax.jit(jax.value_and_grad(lambda p: general.log_marginal(p, data)))(params)
+    for found, expected in zip(jax.tree.leaves(of_rows), jax.tree.leaves(of_sums), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("response", ["logit", "student-t"])
+def test_gradient_is_that_of_the_number_itself(response):
+    example = Example("crossed")
+    model = model_of(GeneralFactors, response, example.random)
+    data = CrossedRows.from_rows(rows_of(response, example), example.random)
+    params = shifted(model.init_params(jax.random.key(0), data))
+    _, gradient, differences = marginal_facts(dataclasses.replace(model, num_pairs=2), params, data)
+    # Where a density is not log-concave, the mode's derivative is that of a safe step, and the
+    # integral nearly does not depend on it.
+    atol = 1e-5 if model.response.log_concave else 0.02
+    np.testing.assert_allclose(gradient, differences, atol=atol)
+
+
+def test_mode_and_curvature_are_those_of_all_effects_at_once():
+    example = Example("three")
+    rows = rows_of("poisson", example)
+    model = model_of(GeneralFactors, "poisson", example.random)
+    data = CrossedRows.from_rows(rows, example.random)
+    params = shifted(model.init_params(jax.random.key(0), data))
+    lower = model.precision_factors(params)
+    precision = np.zeros((example.z.shape[1],) * 2)
+    start = 0
+    for own, number in zip(lower, rows.num_levels, strict=True):
+        size = number * len(own)
+        block = np.kron(np.eye(number), np.asarray(own @ own.T))
+        precision[start : start + size, start : start + size] = block
+        start += size
+    fixed = rows.x @ np.asarray(model.coef(params))
+
+    def negative(effects):
+        eta = fixed + example.z @ effects
+        mu = np.exp(eta)
+        value = np.sum(mu - rows.y * eta) + 0.5 * effects @ precision @ effects
+        return value, example.z.T @ (mu - rows.y) + precision @ effects
+
+    found = minimize(negative, np.zeros(len(precision)), jac=True, options={"gtol": 1e-10})
+    mode = crossed.joint_mode(model.problem(params, data))
+    assert mode.found
+    effects = data.labelled(model.coloured(mode.effects, params, data.plan))
+    flat = np.concatenate([np.ravel(each) for each in effects])
+    np.testing.assert_allclose(flat, found.x, atol=1e-6)
+    mu = np.exp(fixed + example.z @ flat)
+    hessian = example.z.T @ (mu[:, None] * example.z) + precision
+    constant = float(np.sum(jax.scipy.special.gammaln(rows.y + 1)))
+    expected = 0.5 * np.linalg.slogdet(precision)[1] - 0.5 * np.linalg.slogdet(hessian)[1]
+    expected -= found.fun + constant
+    laplace = model.approximate()
+    value = laplace.log_marginal(params, data) - laplace.log_prior(params)
+    np.testing.assert_allclose(value, expected, rtol=1e-8)
+
+
+class Square:
+    """Two by two levels, three rows of two classes each: integrals by a grid in four dimensions."""
+
+    def __init__(self):
+        codes = np.repeat(np.array(list(itertools.product((0, 1), (0, 1)))), 3, axis=0)
+        y = np.array([1, 1, 1, 1, 0, 1, 0, 1, 1, 0, 0, 0.0])
+        x = np.column_stack([np.ones(12), np.linspace(-1, 1, 12), np.cos(np.arange(12.0))])
+        self.model = model_of(GeneralFactors, "logit", ((0,), (0,)))
+        self.data = CrossedRows.from_rows(FactorRows(x, y, codes, None, (2, 2)), ((0,), (0,)))
+        start = self.model.init_params(jax.random.key(0), self.data)
+        self.params = start._replace(
+            coef=jnp.array([0.3, -0.4, 0.2]), effects=jnp.log(jnp.array([1.5, 0.8]))
+        )
+        sds = np.sqrt([1.5, 0.8])
+        drawn = [1 / float(each[0, 0]) for each in self.model.precision_factors(self.params)]
+        np.testing.assert_allclose(drawn, sds)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(24)
+        grid = np.array(list(itertools.product(nodes, repeat=4)))
+        weight = np.prod(list(itertools.product(weights / weights.sum(), repeat=4)), axis=1)
+        self.effects = grid * np.repeat(sds, 2)
+        eta = x @ [0.3, -0.4, 0.2] + self.effects[:, codes[:, 0]] + self.effects[:, 2 + codes[:, 1]]
+        mass = weight * np.prod(1 / (1 + np.exp(-(2 * y - 1) * eta)), axis=1)
+        self.log_marginal = np.log(mass.sum())
+        self.mass = mass / mass.sum()
+
+
+@pytest.fixture(scope="module")
+def square():
+    return Square()
+
+
+def test_two_by_two_levels_by_a_grid(square):
+    model = dataclasses.replace(square.model, num_pairs=2000)
+    value = jax.jit(lambda: model.log_marginal(square.params, square.data))()
+    value -= model.log_prior(square.params)
+    assert abs(value - square.log_marginal) < 0.003
+    laplace = model.approximate()
+    rough = laplace.log_marginal(square.params, square.data) - laplace.log_prior(square.params)
+    assert abs(rough - square.log_marginal) > 0.02
+
+
+def test_effects_have_the_moments_of_the_grid(square):
+    mean = square.mass @ square.effects
+    deviation = square.effects - mean
+    covariance = (square.mass[:, None] * deviation).T @ deviation
+    sd = np.sqrt(np.diagonal(covariance))
+    keys = jax.random.split(jax.random.key(1), 3000)
+    model, params, data = square.model, square.params, square.data
+
+    @jax.jit
+    def draw(keys):
+        def one(key):
+            tables = data.labelled(model.draw_effects(key, params, data))
+            return jnp.concatenate(tables)[:, 0]
+
+        return jax.lax.map(one, keys, batch_size=100)
+
+    drawn = np.asarray(draw(keys))
+    assert np.all(np.abs(drawn.mean(axis=0) - mean) < 4 * sd / np.sqrt(3000))
+    np.testing.assert_allclose(drawn.std(axis=0), sd, rtol=0.06)
+    np.testing.assert_allclose(np.cov(drawn.T), covariance, atol=0.1 * sd.max() ** 2)
+    many = dataclasses.replace(model, num_pairs=2000)
+    moments = jax.jit(lambda: many.moments_by_factor(keys[0], params, data))()
+    ours = np.concatenate(data.labelled([m[:, 0] for m, _ in moments]))
+    variances = np.concatenate(data.labelled([np.ravel(v) for _, v in moments]))
+    np.testing.assert_allclose(ours, mean, atol=0.03)
+    np.testing.assert_allclose(np.sqrt(variances), sd, rtol=0.03)
