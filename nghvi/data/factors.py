@@ -175,7 +175,7 @@ class CrossedRows(eqx.Module):
         there = np.asarray(self.rows.weighted(jnp.ones(len(self.rows.y)))) > 0
         codes = (group, *np.asarray(self.later)[:, there])
         found = tuple(
-            Rows.from_arrays(np.asarray(inputs(x)), y, code, number, weight)
+            Rows.from_arrays(np.asarray(inputs(jnp.asarray(x))), y, code, number, weight)
             for code, number in zip(codes, self.plan.levels, strict=True)
         )
         return list(self.plan.in_given_order(found))

@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from nghvi.data import Rows
 from nghvi.data.factors import CrossedRows, FactorRows
@@ -59,12 +58,12 @@ def test_effects_of_several_factors_are_integrated_out(name):
 
     value = jax.jit(log_marginal)(model, data, params)
     more = jax.jit(log_marginal)(dataclasses.replace(model, num_pairs=200), data, params)
-    assert value == pytest.approx(more, abs=0.05)
+    np.testing.assert_allclose(value, more, atol=0.05)
     # Without a variance of the second factor, the quadrature is that of one factor.
     one = MixedModel(
         *(Identity(2), case.response, Priors(effects=HalfT()), (0,)), num_nodes=14, **settings
     )
-    alone = log_marginal(
+    alone = jax.jit(log_marginal)(
         one,
         Rows.from_arrays(x, y, codes[:, 0], LEVELS[0]),
         params._replace(effects=params.effects[:1]),

@@ -345,7 +345,12 @@ def test_counts_are_kept_and_checked(counted, counts, tmp_path):
     np.testing.assert_array_equal(again.predict(few, draws=50), counted.predict(few, draws=50))
     loo = counted.loo(counts, counts["y"], draws=500)
     assert loo.elpd < counted.log_score(counts, counts["y"]) * len(counts)
-    assert list(interpret.icc(counted).index)[:2] == ["firm", "month"]
+    assert list(interpret.variance_share(counted).index) == [
+        "intercept | firm",
+        "intercept | month",
+    ]
+    with pytest.raises(nghvi.InputError, match="icc: the model must be linear, with a Gaussian"):
+        interpret.icc(counted)
 
 
 def test_classes_of_nested_factors_with_trials(counts):

@@ -151,7 +151,7 @@ def test_draws_have_the_dense_covariance(name):
         for shape in sizes:
             parts.append(flat[at : at + int(np.prod(shape))].reshape(shape))
             at += int(np.prod(shape))
-        whitened = schur._backwards(conditional, plan, parts[:-1], parts[-1])
+        whitened = schur.backwards(conditional, plan, parts[:-1], parts[-1])
         return example.flat(whitened, jnp)
 
     root = jax.jacobian(effects)(jnp.zeros(example.z.shape[1]))
