@@ -20,6 +20,7 @@ from nghvi._core.hosts import on_host, together
 from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
+from nghvi.data import LinearStatistics
 from nghvi.data.streamed import StreamedRows
 from nghvi.families import Full
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
@@ -152,7 +153,8 @@ def _divide(
         n_starts = settings.n_starts if model.many_modes else 1
         return *pieces, settings.changed({"n_starts": n_starts, "importance": False}), resume
     if mesh is None:
-        return model, data, settings, resume
+        filled = data.filled_up() if isinstance(data, LinearStatistics) else data
+        return model, filled, settings, resume
     sharded = Sharded(cast(MarginalModel, model))
     return sharded, shard(data, mesh), settings, _placed(resume, mesh)
 
@@ -237,7 +239,7 @@ def _for_evaluation(
 def _undivided(found: Inference, data: Data) -> Inference:
     """The result with the model and the data as they were given: nothing else needs the pieces."""
     if not isinstance(found.model, DividedModel):
-        return found
+        return dataclasses.replace(found, data=data)
     # Predictions need no other process.
     q, done = on_host((found.q, found.run))
     return dataclasses.replace(found, model=found.model.model, data=data, q=q, run=done)

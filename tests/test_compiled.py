@@ -77,3 +77,27 @@ def test_programs_are_forgotten_before_a_process_has_too_many(
     (tmp_path / "maps").write_text("a map\n" * maps)
     _compiled.forget_programs_if_many()
     assert config == forgotten
+
+
+def test_what_forgotten_programs_held_is_given_back():
+    """In a process of its own, whose programs are not missed."""
+    program = """
+import re, jax, nghvi
+from nghvi import _compiled
+def facts():
+    return len(_compiled.MAPS.read_bytes().splitlines()), int(
+        re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]
+    )
+for size in range(1, 25):
+    jax.jit(lambda x: jax.numpy.linalg.eigh(jax.numpy.sin(x @ x.T)))(jax.numpy.ones((size, size)))
+before = facts()
+_compiled.MOST_MAPS = 0
+_compiled.forget_programs_if_many()
+print(*before, *facts())
+"""
+    if not _compiled.MAPS.exists():
+        pytest.skip("only Linux tells what a process holds")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    maps, memory, maps_after, memory_after = map(int, done.stdout.split())
+    assert maps_after < maps - 24
+    assert memory_after < memory

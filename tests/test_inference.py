@@ -45,6 +45,17 @@ def test_elbo_and_evidence_of_a_gaussian_target_are_its_normalising_constant(key
     assert found.log_evidence == pytest.approx(exact, abs=1e-6)
 
 
+def test_empty_groups_for_the_sake_of_programs_change_nothing(monkeypatch):
+    data = prepare(MODEL, rows_of(panel_frame(num_groups=17)))
+    found = infer(MODEL, data)
+    monkeypatch.setattr("nghvi.data.linear.MOST_FILLED", 0)
+    plain = infer(MODEL, data)
+    assert found.data is data
+    np.testing.assert_allclose(found.q.centre, plain.q.centre, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found.pool.theta, plain.pool.theta, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found.log_evidence, plain.log_evidence, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("family", [Factor(0), Factor(1), "factor", "full"])
 def test_elbo_never_exceeds_the_evidence_and_grows_with_rank(family):
     best = infer(MODEL, prepare(MODEL, ROWS))

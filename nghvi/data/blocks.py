@@ -30,9 +30,9 @@ def lay_out(group: np.ndarray, num_groups: int) -> Layout:
     block_sizes = choose_sizes(np.maximum(sizes, 1))
     block = np.searchsorted(block_sizes, np.maximum(sizes, 1))
     group_order = np.argsort(block, kind="stable")
-    padded = block_sizes[block[group_order]]
+    room = block_sizes[block[group_order]]
     start = np.empty(num_groups, int)
-    start[group_order] = np.concatenate([[0], np.cumsum(padded)[:-1]])
+    start[group_order] = np.concatenate([[0], np.cumsum(room)[:-1]])
     position = start[group] + rank_within(group, num_groups)
     counts = np.bincount(block, minlength=block_sizes.size)
     blocks = tuple((int(c), int(s)) for c, s in zip(counts, block_sizes, strict=True) if c)
@@ -79,3 +79,9 @@ def _round_up(sizes: np.ndarray) -> np.ndarray:
     """Up to the next point of a grid in steps of at most 6 %, so few candidates remain."""
     grid = np.unique(np.ceil(1.06 ** np.arange(0, np.log(sizes.max() + 1) / np.log(1.06) + 2)))
     return grid[np.searchsorted(grid, sizes)].astype(int)
+
+
+def padded(n: int) -> int:
+    """The next of a sequence of sizes that grows by an eighth: these share compiled programs."""
+    unit = 2 ** max((max(n, 1)).bit_length() - 4, 0)
+    return -(-n // unit) * unit

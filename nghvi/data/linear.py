@@ -1,5 +1,6 @@
 """A linear model's rows reduced to cross products: cost no longer depends on their number."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 
 import equinox as eqx
@@ -8,7 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from nghvi.data.blocks import padded
 from nghvi.data.grouped import Grouped, Moments, Rows
+
+MOST_FILLED = 4096
+"""Groups beyond which an eighth more of them costs as much as another program."""
 
 
 class LinearStatistics(Grouped):
@@ -114,6 +119,28 @@ class LinearStatistics(Grouped):
             num_rows=jax.device_put(np.float64(num_rows)),
             num_groups=num_groups,
             **{name: jax.device_put(values) for name, values in (totals | by_group).items()},
+        )
+
+    def filled_up(self) -> "LinearStatistics":
+        """The same with empty groups, up to one of a few numbers, which share compiled programs.
+
+        Cross products of an empty group are zero, and so is what it adds to a likelihood.
+        """
+        number = padded(self.num_groups)
+        if not self.num_groups < number <= MOST_FILLED:
+            return self
+
+        def filled(values: Array) -> Array:
+            empty = np.zeros((*values.shape[:-1], number - self.num_groups))
+            return jax.device_put(np.concatenate([np.asarray(values), empty], axis=-1))
+
+        return dataclasses.replace(
+            self,
+            effects_gram=filled(self.effects_gram),
+            effects_design=filled(self.effects_design),
+            effects_cross=filled(self.effects_cross),
+            original_order=jax.device_put(np.arange(number)),
+            num_groups=number,
         )
 
     @property

@@ -16,10 +16,10 @@ from jaxtyping import Array, Float
 
 from nghvi._core.response import Response
 from nghvi._typing import Data, Key
+from nghvi.data.blocks import padded
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed import MixedPosterior, params_at
-from nghvi.posterior.request import padded
 
 NUMBERS_AT_ONCE = 2e7
 """Numbers (draws times rows) that are in memory together."""

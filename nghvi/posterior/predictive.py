@@ -21,10 +21,11 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int
 
 from nghvi._core.support import Support
+from nghvi.data.blocks import padded
 from nghvi.models.mixed import MixedParams
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed import MixedPosterior, params_at
-from nghvi.posterior.request import Draw, Inputs, Request, filled, held, inputs_once, padded
+from nghvi.posterior.request import Draw, Inputs, Request, filled, held, inputs_once
 
 NUMBERS_AT_ONCE = 4e7
 CLOSE_ENOUGH, MOST_STEPS = 1e-7, 60

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from scipy.special import ndtri
 
 from nghvi._typing import Data, Key
+from nghvi.data.blocks import padded
 from nghvi.data.panel import distinct_rows
 from nghvi.data.streamed import StreamedRows
 from nghvi.models.mixed import MixedModel
@@ -114,9 +115,3 @@ def inputs_once(
 def filled(values: np.ndarray, size: int) -> np.ndarray:
     """Values with zeros after them."""
     return np.concatenate([values, np.zeros(size - len(values), values.dtype)])
-
-
-def padded(n: int) -> int:
-    """The next of a sequence of sizes that grows by an eighth."""
-    unit = 2 ** max((max(n, 1)).bit_length() - 4, 0)
-    return -(-n // unit) * unit

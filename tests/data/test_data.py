@@ -10,6 +10,7 @@ import pytest
 from nghvi.data import LinearStatistics, Rows
 from nghvi.data.blocks import MOST_BLOCKS, lay_out
 from nghvi.data.panel import collapse
+from nghvi.latents import conjugate
 
 # layout
 
@@ -211,6 +212,48 @@ def test_sums_of_any_number_of_rows_share_programs(reduce):
         return jax.tree.flatten(jax.tree.map(jax.typeof, reduced))
 
     assert seen(48) == seen(60)
+
+
+def statistics_of(num_groups):
+    rng = np.random.default_rng(num_groups)
+    codes = np.arange(5 * num_groups) % num_groups
+    rows = Rows.from_arrays(rng.normal(size=(codes.size, 3)), np.sin(codes), codes, num_groups)
+    return LinearStatistics.from_rows(rows, RANDOM)
+
+
+def test_numbers_of_groups_share_programs():
+    seen = [
+        jax.tree.flatten(jax.tree.map(jax.typeof, statistics_of(number).filled_up()))
+        for number in (57, 58, 60)
+    ]
+    assert seen[0] == seen[1] == seen[2]
+    assert statistics_of(57).filled_up().num_groups == 60
+    few, many = statistics_of(12), statistics_of(5000)
+    assert few.filled_up() is few  # another program would serve as many
+    assert many.filled_up() is many  # another program costs less
+
+
+def test_an_empty_group_adds_nothing():
+    """To the likelihood, its slopes and the mean squares; the sums over groups are rounded anew."""
+    statistics, coef = statistics_of(57), jnp.array([0.3, -1.0, 2.0])
+    factor = jnp.array([[2.0, 0.0], [-0.7, 0.5]])
+
+    @jax.jit
+    def likelihood(data):
+        def at(coef, noise_var, factor):
+            moments = data.moments(lambda x: x, coef, RANDOM)
+            return conjugate.log_marginal(moments, noise_var, jnp.tril(factor))
+
+        return jax.value_and_grad(at, argnums=(0, 1, 2))(coef, 0.8, factor)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-12),
+        likelihood(statistics),
+        likelihood(statistics.filled_up()),
+    )
+    np.testing.assert_allclose(
+        statistics.effects_square, statistics.filled_up().effects_square, rtol=1e-14
+    )
 
 
 @problems
