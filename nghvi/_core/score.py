@@ -70,6 +70,24 @@ class AtRest(Score):
         return *jax.value_and_grad(lambda t: model.log_at_rest(unravel(t), data))(theta), ()
 
 
+class Faint(Score):
+    """Another score with the prior of theta counted by a share: what the data say comes first."""
+
+    score: Score
+    share: Float[Array, ""]
+
+    def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
+        return self.score.init_latents(key, theta, model, data)
+
+    def __call__(
+        self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
+    ) -> tuple[Scalar, Array, Latents]:
+        value, score, latents = self.score(key, theta, latents, model, data)
+        unravel, left = unraveller(model, data), 1 - self.share
+        prior, slope = jax.value_and_grad(lambda t: model.log_prior(unravel(t)))(theta)
+        return value - left * prior, score - left * slope, latents
+
+
 class Sampled(Score):
     """log g(theta, z) at one z drawn from p(z | theta, y).
 

@@ -61,7 +61,7 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     number = len(source.inputs) - len(spec.facts)
     structure = Structure.of(settings, spec, source.inputs[:number], response)
     sample = source.sample._replace(x=source.sample.x[:, :number])
-    structure = structure.without_fixed_columns(spec, sample.x, sample.codes)
+    structure = structure.with_usual_effects(spec, sample.x, sample.codes, len(source.groups))
     bound = response.given(source.sample.x[:, number:] if spec.facts else None)
     source.check(bound)
     if source.complete:

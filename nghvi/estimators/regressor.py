@@ -41,7 +41,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     random
         "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept" for linear
         models; with hidden layers all features but inputs that are constant within every group,
-        or more than 20). With several factors the same for all, or by name:
+        or more than 20, and what the network learns where there are fewer than 50 groups). With
+        several factors the same for all, or by name:
         {"firm": "all", "month": "intercept"}.
     response
         "gaussian" ("auto" means that), another of ``nghvi.responses.RESPONSES`` by name, such as

@@ -40,6 +40,8 @@ from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecisio
 
 MOST_SLOPES = 20
 """Inputs up to which a network's default effects include theirs."""
+GROUPS_OF_LEARNT = 50
+"""Groups from which on what a network learns has effects of its own."""
 
 
 class Spec(NamedTuple):
@@ -178,17 +180,23 @@ class Structure(NamedTuple):
         check_number_of_parameters(structure, len(names), settings.hidden)
         return structure
 
-    def without_fixed_columns(self, spec: Spec, x: np.ndarray, codes: np.ndarray) -> "Structure":
+    def with_usual_effects(
+        self, spec: Spec, x: np.ndarray, codes: np.ndarray, num_groups: int
+    ) -> "Structure":
         """Left to itself, a network has no effects of inputs that do not vary within groups.
 
         They would be effects of the group itself; nor of so many inputs that groups' covariance
-        matrices would cost more than the network.
+        matrices would cost more than the network; nor, where groups are few, of what it learns:
+        effects are integrated out and weights are not, so that a bound on the evidence prefers a
+        curve per group to one for all, and says nothing about new groups.
         """
         if not (isinstance(self.trunk, Skip) and self.random and _is_auto(spec.random)):
             return self
         inputs = range(1, x.shape[1] + 1)
         varying = [j for j in inputs if varies_within(x[:, j - 1], codes)]
         left = set(inputs) - set(varying if len(varying) <= MOST_SLOPES else ())
+        if num_groups < GROUPS_OF_LEARNT:
+            left |= set(range(x.shape[1] + 1, len(self.features)))
         return self._replace(random=tuple(j for j in self.random if j not in left))
 
     def model(self, response: Response, sweeps: int | None) -> MixedModel:

@@ -1,6 +1,7 @@
 """Recipe for networks and other posteriors without one clear mode.
 
-    climb     Adam to a mode, from several random starts; the best goes on
+    climb     Adam to a mode, from several random starts; the best goes on. With a skip connection
+              it begins as a *search*, with the prior counted by a tenth
     explore   Adam on the factor Gaussian in fixed units from small variances: leaves poor modes
     polish    Adam in units of the current posterior sd, with decaying steps
 
@@ -11,12 +12,15 @@ integrated out) one stage takes the place of the last two:
     natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps
 
 A Gaussian started away from a mode stays with a network too simple for the data, since noisy
-weights make complexity look costly; one that is only polished stays at the first mode. The verdict
+weights make complexity look costly; one that is only polished stays at the first mode. A climb
+from random weights that explain nothing yet goes down the prior to no network at all, unless the
+data come first for a while; what they do not support is given up later. The verdict
 says "settled": such a posterior has many modes, and the result describes one of them. A fit is
 settled if the ELBO moved by no more than a nat (or 0.0025 nats per parameter) in its last steps,
 noise included.
 """
 
+import dataclasses
 from typing import NamedTuple, cast
 
 import equinox as eqx
@@ -30,7 +34,7 @@ from nghvi._core.evaluate import evaluate, evaluation_size
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit
 from nghvi._core.model import LatentModel, MarginalModel
-from nghvi._core.score import AtRest, Integrated, Score
+from nghvi._core.score import AtRest, Faint, Integrated, Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
@@ -47,9 +51,11 @@ STARTS, STARTS_AT_REST = 3, 6
 """Climbs; where latents are at rest they cost little, so there are more, twice as long."""
 ENCORES = (0.5, 0.25, 0.25, 0.25)
 """Further stages where the ELBO still moves, and how long natural steps are in them."""
+PRIOR_IN_SEARCH = 0.1
+"""How much the prior counts in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
 """Of natural gradient steps: of the mean in posterior sds, and of log variances."""
-LEAST_PAIRS, MOST_PAIRS, MOST_COSTLY_PAIRS = 25, 400, 100
+LEAST_PAIRS, MOST_PAIRS, MOST_COSTLY_PAIRS = 25, 1600, 100
 """Pairs of draws behind the verdict; fewer where they leave no doubt."""
 LARGEST_EVALUATION = 50_000_000
 """Numbers touched by one evaluation of the ELBO beyond which it is not evaluated anew."""
@@ -127,7 +133,8 @@ def deep_recipe(
         return family.at(q.mean, unit)
 
     def from_best(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-        return widen(max((stage.fit for stage in done), key=_height).q)
+        climbs = (stage.fit for stage in done if not stage.name.startswith("search"))
+        return widen(max(climbs, key=_height).q)
 
     # Adam moves a coordinate by about length x unit per step; log scales by the length itself. A
     # step of the exploration is a multiple of the posterior sd, which falls with the root of n.
@@ -149,7 +156,10 @@ def deep_recipe(
         about, settled = about | {"rank": float(family.rank)}, Cause.FEW_FACTORS
     if model.many_modes:
         settled = Cause.ONE_OF_MANY_MODES
-    stages = [climb._replace(name=f"climb {n + 1}") for n in range(num_starts)]
+    climbs = searching(climb) if natural and start is None else (climb,)
+    stages = [
+        part._replace(name=f"{part.name} {n + 1}") for n in range(num_starts) for part in climbs
+    ]
     if natural:
         stages += in_two(natural_stage("natural", from_best, 1.0))
     else:
@@ -162,6 +172,25 @@ def deep_recipe(
             stages += in_two(again._replace(encore=True))
     judge = judge_settling(batch, settled, **about)
     return Recipe("deep", tuple(stages), judge, widen)
+
+
+def searching(climb: Stage) -> tuple[Stage, Stage]:
+    """A climb whose first half counts the prior by a share; both halves are one program."""
+
+    def half(name: str, begin: Begin, share: float) -> Stage:
+        score = Faint(climb.algorithm.score, jax.device_put(np.asarray(share)))
+        steps = max(1, climb.num_steps // 2)
+        rule = dataclasses.replace(climb.algorithm.step_rule, num_steps=steps)
+        algorithm = dataclasses.replace(climb.algorithm, score=score, step_rule=rule)
+        return climb._replace(
+            name=name,
+            begin=begin,
+            algorithm=algorithm,
+            num_steps=steps,
+            average_last=max(1, steps // 10),
+        )
+
+    return half("search", climb.begin, PRIOR_IN_SEARCH), half("climb", carry_on, 1.0)
 
 
 def in_two(stage: Stage) -> tuple[Stage, Stage]:

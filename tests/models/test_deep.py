@@ -72,7 +72,8 @@ def test_a_network_is_judged_and_evaluated(deep):
     assert verdict.cause in (Cause.ONE_OF_MANY_MODES, Cause.RISING, Cause.NOISE)
     assert np.isfinite([deep.elbo_, deep.log_evidence_]).all()
     assert np.isfinite(deep.summary().to_numpy()).all()
-    assert set(deep.trace_["stage"]) == {"climb 1", "climb 2", "natural"}
+    climbs = {f"{part} {n}" for part in ("search", "climb") for n in (1, 2)}
+    assert set(deep.trace_["stage"]) == {*climbs, "natural"}
 
 
 def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(
@@ -85,7 +86,7 @@ def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(
     monkeypatch.setattr(fitting, "FitProgress", Interrupting)
     part = clone(deep).set_params(verbose=True).fit(*curve)
     assert part.status_ == "interrupted"
-    assert part.verdict_.startswith("Interrupted: stage 'climb 1'")
+    assert part.verdict_.startswith("Interrupted: stage 'search 1'")
     assert part.posterior_.inference.verdict.resumable
     assert np.isfinite(part.predict(curve[0])).all()
     part.save(tmp_path / "model")

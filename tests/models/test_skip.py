@@ -14,7 +14,7 @@ from nghvi._core.draws import IndependentDraws
 from nghvi._core.hybrid import HybridVI
 from nghvi._core.loop import fit
 from nghvi._core.model import MarginalModel
-from nghvi._core.score import Integrated
+from nghvi._core.score import Faint, Integrated
 from nghvi._core.step_rules import NaturalSteps
 from nghvi.data import Panel, Rows
 from nghvi.estimators.row_facts import RowFacts
@@ -208,14 +208,15 @@ def structure_of(frame, response="gaussian", **settings):
     model = nghvi.MixedRegressor("g", hidden=(2,), response=response, **settings)
     spec, inputs = Spec.of(model, None, RowFacts.of(model)), frame.drop(columns="g")
     made = Structure.of(model, spec, tuple(inputs), RESPONSES[response]())
-    made = made.without_fixed_columns(spec, inputs.to_numpy(), frame["g"].to_numpy())
+    groups = frame["g"].to_numpy()
+    made = made.with_usual_effects(spec, inputs.to_numpy(), groups, len(np.unique(groups)))
     if model.priors is None:
         made = follow_data(made, spec, np.zeros(3), np.ones(3), (0.0, 1.0), len(frame))
     return made, [made.features[j] for j in made.random]
 
 
 def test_inputs_that_are_constant_within_groups_have_no_effects_by_default():
-    frame = line_frame()[0]
+    frame = line_frame(num_groups=50)[0]
     made, effects = structure_of(frame)
     assert made.features == ("intercept", "a", "b", "c", "h1", "h2")
     assert effects == ["intercept", "a", "b", "h1", "h2"]
@@ -225,6 +226,49 @@ def test_inputs_that_are_constant_within_groups_have_no_effects_by_default():
     made, effects = structure_of(frame, random=["intercept", "c"], covariance="full")
     assert effects == ["intercept", "c"]
     assert made.priors.effects == HuangWand(scale=(2.5, 0.5))
+
+
+def test_few_groups_have_no_effects_of_what_is_learnt_by_default():
+    frame = line_frame(num_groups=49, size=3)[0]
+    assert structure_of(frame)[1] == ["intercept", "a", "b"]
+    made, effects = structure_of(frame, random="all")
+    assert effects == list(made.features)
+
+
+def wave_frame(num_groups=6, size=25, seed=6):
+    """A curve that no line resembles, intercepts by group."""
+    rng = np.random.default_rng(seed)
+    x, g = rng.uniform(-2, 2, (num_groups * size, 2)), np.tile(np.arange(num_groups), size)
+    y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=num_groups)[g] + 0.3 * rng.normal(size=g.size)
+    return pd.DataFrame({"g": g, "a": x[:, 0], "b": x[:, 1]}), y
+
+
+def test_a_curve_in_few_rows_is_found_and_holds_for_new_groups():
+    # A climb that counts the whole prior from its first step goes to no network at all here, and
+    # with effects of what is learnt every group would have a curve of its own.
+    model = nghvi.MixedRegressor("g", hidden=(32, 16)).fit(*wave_frame())
+    assert isinstance(model.posterior_.model.trunk, Skip)
+    new = pd.DataFrame({"a": np.linspace(-2, 2, 101), "b": 0.0})
+    truth = np.sin(2 * new["a"])
+    error = truth - model.predict(new, which="zero")
+    assert np.mean(error**2) < 0.25 * np.var(truth)
+
+
+def test_a_faint_prior_counts_by_its_share():
+    rows = rows_of(*line_frame())
+    model = MixedModel(TRUNK, Gaussian(), Priors.paper(), random=(0,))
+    data = prepare(model, rows)
+    theta, unravel = ravel_pytree(model.init_params(KEY, data))
+
+    def density(t):
+        params = unravel(t)
+        return model.log_marginal(params, data) - 0.9 * model.log_prior(params)
+
+    faint = Faint(Integrated(), jnp.asarray(0.1))
+    value, score, _ = jax.jit(lambda t: faint(KEY, t, (), model, data))(theta)
+    expected, slope = jax.jit(jax.value_and_grad(density))(theta)
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    np.testing.assert_allclose(score, slope, rtol=1e-9, atol=1e-9)
 
 
 def test_learnt_features_are_not_taken_for_columns():
