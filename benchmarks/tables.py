@@ -256,6 +256,28 @@ def line(rows: dict[tuple, dict], table: str, split: int, model: str) -> str:
     return " | ".join([*cells, deep.get("verdict", "")[:60]])
 
 
+def totals(rows: dict[tuple, dict], model: str = "deep") -> list[str]:
+    """How often the network was worse than a linear model, and how often ahead of others."""
+    said = []
+    for other in (*MODELS, *PEERS):
+        pairs = [
+            (row[part], rows[table, split, other][part])
+            for (table, split, name), row in rows.items()
+            if name == model != other and (table, split, other) in rows
+            for part in ("known", "new")
+        ]
+        if pairs:
+            gains = np.array([difference(*pair) for pair in pairs])
+            worse = int(np.sum(gains[:, 0] < -gains[:, 1] - 1e-3))
+            ahead, level = int(np.sum(gains[:, 0] > 1e-3)), int(np.sum(abs(gains[:, 0]) <= 1e-3))
+            said.append(
+                f"{model} beside {other}: {len(pairs)} comparisons, ahead in {ahead}, level in "
+                f"{level}, worse by more than a standard error in {worse}; mean gain "
+                f"{gains[:, 0].mean():+.3f}"
+            )
+    return said
+
+
 HEAD = (
     "table (split) | model | log score, known groups (se) | R2 deep / linear | coverage | "
     "log score, new groups (se) | R2 | coverage | ELBO | seconds | verdict"
@@ -293,6 +315,7 @@ def main() -> int:
                         file.write(json.dumps(row | {"about": about()}) + "\n")
                 if model != "linear":
                     print(line(rows, name, split, model), flush=True)
+    print(*totals(rows), sep="\n")
     return 0
 
 
