@@ -25,8 +25,8 @@ PAIRS, MORE = 8, 4
 """Pairs of draws to begin with, and how many times as many a refinement takes."""
 FINER = {1: 14, 2: 7}
 """Quadrature nodes per dimension of a refined model, by number of random effects."""
-LARGEST_GRID, CHEAP_GRID = 16_000, 30
-"""Points per row, draws times nodes, that are affordable, and that are cheap."""
+LARGEST_GRID = 16_000
+"""Points per row, draws times nodes, that are affordable."""
 
 
 class GeneralFactors(WithFactors):
@@ -46,10 +46,6 @@ class GeneralFactors(WithFactors):
     @property
     def _num_points(self) -> int:
         return 2 * self.num_pairs * integrate.num_points(self.nodes, max(self.effects))
-
-    @property
-    def integration_is_cheap(self) -> bool:
-        return self._num_points <= CHEAP_GRID
 
     @property
     def integration_is_affordable(self) -> bool:
