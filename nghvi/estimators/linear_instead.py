@@ -19,6 +19,9 @@ from nghvi.posterior.mixed import MixedPosterior, params_at
 
 LEAST_SIZE = 0.1
 """Of a network that adds something; its prior is N(0, 1)."""
+WORTH_SLOPES = 2.0
+"""Nats of log evidence by which slopes have to be ahead: where it is a draw, fewer effects predict
+new groups better."""
 
 
 def size_if_nothing(posterior: MixedPosterior) -> float | None:
@@ -33,8 +36,8 @@ def size_if_nothing(posterior: MixedPosterior) -> float | None:
 def adopt_linear(estimator: Any, size: float, X: Any, y: Any, counts: Any) -> None:
     """Make the better of the linear models that the network contains the estimator's result.
 
-    Intercepts by group, or slopes as well, as the log evidence says. Where none is fitted well, the
-    network stays.
+    Intercepts by group, or slopes as well if the log evidence is clearly for them. Where none is
+    fitted well, the network stays.
     """
     found = []
     with warnings.catch_warnings():  # the network's fit has said what there is to say
@@ -45,7 +48,7 @@ def adopt_linear(estimator: Any, size: float, X: Any, y: Any, counts: Any) -> No
     usable = [linear for linear in found if linear.converged_]
     if not usable:
         return
-    best = max(usable, key=_evidence)
+    best = clearly_best(usable)
     ours = estimator.get_params(deep=False)
     for name, value in vars(best).items():
         if name not in ours:
@@ -76,8 +79,14 @@ def _candidates(estimator: Any) -> Iterator[dict[str, Any]]:
         yield {"random": columns} | ({"covariance": "diagonal"} if diagonal else {})
 
 
-def _evidence(linear: Any) -> float:
-    return float(np.nan_to_num(linear.log_evidence_, nan=-np.inf))
+def clearly_best(models: list[Any]) -> Any:
+    """The first of the models, unless the evidence is clearly for another."""
+
+    def support(linear: Any) -> float:
+        evidence = float(np.nan_to_num(linear.log_evidence_, nan=-np.inf))
+        return evidence if linear is models[0] else evidence - WORTH_SLOPES
+
+    return max(models, key=support)
 
 
 def told_of_nothing(posterior: MixedPosterior, size: float, **facts: float) -> MixedPosterior:

@@ -1,5 +1,7 @@
 """Networks with the inputs beside them: features, priors, start, natural steps, and none at all."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from nghvi._core.model import MarginalModel
 from nghvi._core.score import Faint, Integrated
 from nghvi._core.step_rules import NaturalSteps
 from nghvi.data import Panel, Rows
+from nghvi.estimators.linear_instead import clearly_best
 from nghvi.estimators.row_facts import RowFacts
 from nghvi.estimators.spec import Spec, Structure, follow_data
 from nghvi.families import FactorGaussian
@@ -269,6 +272,12 @@ def test_a_faint_prior_counts_by_its_share():
     expected, slope = jax.jit(jax.value_and_grad(density))(theta)
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     np.testing.assert_allclose(score, slope, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("evidence", "chosen"), [(-100.5, 0), (-97.0, 1), (np.nan, 0)])
+def test_slopes_are_taken_where_the_evidence_is_clearly_for_them(evidence, chosen):
+    models = [types.SimpleNamespace(log_evidence_=each) for each in (-100.0, evidence)]
+    assert clearly_best(models) is models[chosen]
 
 
 def test_learnt_features_are_not_taken_for_columns():
