@@ -167,8 +167,7 @@ def test_a_summary_that_is_not_finite_is_a_failure(fitted):
         fitted.posterior_.inference, pool=pool._replace(theta=np.full_like(pool.theta, np.inf))
     )
     copied = copy.copy(fitted)
-    copied.posterior_ = fitted.posterior_._replace(inference=broken)
-    copied._publish(broken, 1.0)
+    copied._publish(fitted.posterior_._replace(inference=broken))
     assert not copied.converged_
     assert copied.posterior_.inference.verdict.cause == Cause.NOT_FINITE
     assert copied.verdict_.startswith("Failed: parameters in the summary are not finite numbers.")
