@@ -79,6 +79,7 @@ def test_programs_are_forgotten_before_a_process_has_too_many(
     assert config == forgotten
 
 
+@pytest.mark.skipif(not _compiled.MAPS.exists(), reason="only Linux tells what a process holds")
 def test_what_forgotten_programs_held_is_given_back():
     """In a process of its own, whose programs are not missed."""
     program = """
@@ -95,8 +96,6 @@ _compiled.MOST_MAPS = 0
 _compiled.forget_programs_if_many()
 print(*before, *facts())
 """
-    if not _compiled.MAPS.exists():
-        pytest.skip("only Linux tells what a process holds")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     maps, memory, maps_after, memory_after = map(int, done.stdout.split())
     assert maps_after < maps - 24

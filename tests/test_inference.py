@@ -45,6 +45,12 @@ def test_elbo_and_evidence_of_a_gaussian_target_are_its_normalising_constant(key
     assert found.log_evidence == pytest.approx(exact, abs=1e-6)
 
 
+@pytest.mark.parametrize("settings", [{"method": "ng-hvi"}, {"latents": "sample"}])
+def test_sums_over_rows_cannot_be_drawn_from(settings):
+    with pytest.raises(nghvi.InputError, match="pass the rows themselves"):
+        infer(MODEL, prepare(MODEL, ROWS), **settings)
+
+
 def test_empty_groups_for_the_sake_of_programs_change_nothing(monkeypatch):
     data = prepare(MODEL, rows_of(panel_frame(num_groups=17)))
     found = infer(MODEL, data)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from nghvi._core.errors import InputError
 from nghvi.data.blocks import padded
 from nghvi.data.grouped import Grouped, Moments, Rows
 
@@ -147,6 +148,13 @@ class LinearStatistics(Grouped):
     def effects_square(self) -> Float[Array, " r"]:
         """Mean square of the columns with effects."""
         return jnp.sum(jnp.diagonal(self.effects_gram), axis=0) / self.num_rows
+
+    def features(self, of: Callable[[Array], Array]) -> Float[Array, "n q"]:
+        """Refuse, since what draws effects needs every row."""
+        raise InputError(
+            "Effects can be drawn only where every row is at hand, and these data are sums over "
+            "rows; pass the rows themselves instead of what prepare() made of them."
+        )
 
     def moments(
         self,

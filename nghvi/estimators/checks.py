@@ -13,8 +13,8 @@ from nghvi._core.errors import warn
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
 from nghvi.posterior import pointwise
-from nghvi.posterior.left_out import LeftOut, leave_out
 from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.pointwise import LeftOut, leave_out
 from nghvi.posterior.predictive import Request, around, predict
 
 if TYPE_CHECKING:

@@ -91,7 +91,7 @@ class CrossedProblem(NamedTuple):
 
         places = range(len(designs))
         diagonal, right = (
-            [problem._with_prior(information)],
+            [problem.with_prior(information)],
             [data.sum(problem.design * slope[:, None]).T],
         )
         for f, level in enumerate(self.data.later, start=1):

@@ -72,7 +72,7 @@ class RowProblem(NamedTuple):
         """Gradient and negative Hessian of :meth:`log_prob` in each group's effects."""
         first, second = self.slopes(self.predictor(effects))
         gradient = self.data.sum(self.design * first[:, None]).T - effects
-        return gradient, self._with_prior(-second)
+        return gradient, self.with_prior(-second)
 
     def curvature(self, effects: Float[Array, "r k"]) -> Float[Array, "r r k"]:
         """Negative Hessian of :meth:`log_prob` at modes, and where it is too flat the safe one."""
@@ -80,13 +80,13 @@ class RowProblem(NamedTuple):
         if self.response.log_concave:
             return safe
         data, eta = self.data, self.data.at_observations(self.predictor(effects))
-        hessian = self._with_prior(
+        hessian = self.with_prior(
             data.by_row(self.response.curvature(data.y, eta, self.dispersion))
         )
         root = small.cholesky(jax.lax.stop_gradient(hessian - FLATTEST * safe))
         return jnp.where(jnp.all(jnp.isfinite(root), axis=(0, 1)), hessian, safe)
 
-    def _with_prior(self, information: Float[Array, " n"]) -> Float[Array, "r r k"]:
+    def with_prior(self, information: Float[Array, " n"]) -> Float[Array, "r r k"]:
         """I + Z_k' diag(information) Z_k."""
         eye = jnp.eye(self.design.shape[1])[:, :, None]
         return eye + self.data.gram(self.design, information)
@@ -154,7 +154,7 @@ def draw_given_precision(
 ) -> Float[Array, "r k"]:
     """A draw of N(Q^-1 b, Q^-1), Q_k = I + Z_k' diag(precision) Z_k and b_k = Z_k' right."""
     data, design = problem.data, problem.design
-    root = small.cholesky(problem._with_prior(precision))
+    root = small.cholesky(problem.with_prior(precision))
     return draw_gaussian(key, root, data.sum(design * right[:, None]).T)
 
 

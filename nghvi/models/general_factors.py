@@ -10,7 +10,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nghvi._linalg import small
 from nghvi._typing import Key, Scalar
 from nghvi.data import LinearStatistics
 from nghvi.data.factors import CrossedRows
@@ -102,11 +101,6 @@ class GeneralFactors(WithFactors):
         )
         return fit + sum(constants) + self.log_prior(params)
 
-    def log_joint_moving(
-        self, params: MixedParams, anchor: MixedParams, latents: Effects, data: CrossedRows
-    ) -> Scalar:
-        return self.log_joint(params, latents, data)
-
     def log_conditional(self, params: MixedParams, latents: Effects, data: CrossedRows) -> None:
         return None
 
@@ -114,14 +108,6 @@ class GeneralFactors(WithFactors):
         eta = self.features(params, data.rows.x) @ self.all_coef(params)
         fit = log_likelihood(self.response_of(data.rows), self.dispersion(params), data.rows, eta)
         return fit + self.log_prior_at_rest(params)
-
-    def init_latents(self, key: Key, params: MixedParams, data: CrossedRows) -> Effects:
-        return self.draw_effects(key, params, data)
-
-    def sample_latents(
-        self, key: Key, params: MixedParams, latents: Effects, data: CrossedRows
-    ) -> Effects:
-        return self.draw_effects(key, params, data)
 
     def draw_effects(self, key: Key, params: MixedParams, data: CrossedRows) -> Effects:
         problem = self.problem(params, data)
@@ -132,20 +118,7 @@ class GeneralFactors(WithFactors):
     def moments_by_factor(
         self, key: Key, params: MixedParams, data: CrossedRows
     ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
-        """Conditional mean and covariance of the effects of every factor."""
         problem = self.problem(params, data)
         found = crossed.moments(key, problem, max(self.num_pairs, PAIRS), self.nodes)
         means, covariances = zip(*found, strict=True)
-        halves = map(small.inverse_lower, self.precision_factors(params))
-        parts = zip(
-            self.coloured(means, params, data.plan),
-            data.plan.in_given_order(covariances),
-            halves,
-            strict=True,
-        )
-        return tuple((m, jnp.einsum("ai,abk,bj->ijk", half, c, half)) for m, c, half in parts)
-
-    def mean_squares(self, params: MixedParams, data: CrossedRows) -> Float[Array, " r"]:
-        """Mean square over the rows of every column with effects."""
-        squares = data.rows.weighted(self.design(self.features(params, data.rows.x)) ** 2)
-        return jnp.sum(squares, axis=0) / data.num_rows
+        return self.coloured_moments(means, covariances, params, data.plan)

@@ -7,6 +7,7 @@ the other, and the trunk is the columns themselves. Here the response is Gaussia
 :mod:`nghvi.models.crossed_rows`.
 """
 
+import abc
 import dataclasses
 import itertools
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Float
 
 from nghvi._linalg import small
-from nghvi._typing import Key, Scalar
+from nghvi._typing import Data, Key, Scalar
 from nghvi.data.elimination import Elimination
 from nghvi.data.factors import CrossedStatistics
 from nghvi.latents import conjugate, schur
@@ -161,6 +162,38 @@ class WithFactors(MixedModel):
         given = plan.in_given_order(whitened)
         return tuple(conjugate.colour(u, root) for u, root in zip(given, lower, strict=True))
 
+    def coloured_moments(
+        self, means: tuple[Array, ...], covariances: tuple, params: MixedParams, plan: Elimination
+    ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
+        """The same of means and covariances of every level."""
+        halves = map(small.inverse_lower, self.precision_factors(params))
+        parts = zip(
+            self.coloured(means, params, plan),
+            plan.in_given_order(covariances),
+            halves,
+            strict=True,
+        )
+        return tuple((m, jnp.einsum("ai,abk,bj->ijk", half, c, half)) for m, c, half in parts)
+
+    @abc.abstractmethod
+    def moments_by_factor(
+        self, key: Key, params: MixedParams, data: Data
+    ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
+        """Conditional mean and covariance of the effects of every factor."""
+
+    def log_joint_moving(
+        self, params: MixedParams, anchor: MixedParams, latents: Effects, data: Data
+    ) -> Scalar:
+        return self.log_joint(params, latents, data)
+
+    def init_latents(self, key: Key, params: MixedParams, data: Data) -> Effects:
+        return self.draw_effects(key, params, data)
+
+    def sample_latents(
+        self, key: Key, params: MixedParams, latents: Effects, data: Data
+    ) -> Effects:
+        return self.draw_effects(key, params, data)
+
 
 class SeveralFactors(WithFactors):
     """Gaussian response: all effects integrate out exactly.
@@ -250,11 +283,6 @@ class SeveralFactors(WithFactors):
     def log_joint(self, params: MixedParams, latents: Effects, data: CrossedStatistics) -> Scalar:
         return self.log_marginal(params, data) + self.log_conditional(params, latents, data)
 
-    def log_joint_moving(
-        self, params: MixedParams, anchor: MixedParams, latents: Effects, data: CrossedStatistics
-    ) -> Scalar:
-        return self.log_joint(params, latents, data)
-
     def log_conditional(
         self, params: MixedParams, latents: Effects, data: CrossedStatistics
     ) -> Scalar:
@@ -267,14 +295,6 @@ class SeveralFactors(WithFactors):
         )
         conditional = self.joint_conditional(params, data)
         return schur.log_density(conditional, data.plan, in_order) + sum(log_dets)
-
-    def init_latents(self, key: Key, params: MixedParams, data: CrossedStatistics) -> Effects:
-        return self.draw_effects(key, params, data)
-
-    def sample_latents(
-        self, key: Key, params: MixedParams, latents: Effects, data: CrossedStatistics
-    ) -> Effects:
-        return self.draw_effects(key, params, data)
 
     def draw_effects(
         self, key: Key, params: MixedParams, data: CrossedStatistics, sign: float | Scalar = 1.0
@@ -289,15 +309,9 @@ class SeveralFactors(WithFactors):
         return max(first, sum(others)) * sum(others) > LARGEST_COVARIANCE
 
     def moments_by_factor(
-        self, params: MixedParams, data: CrossedStatistics
+        self, key: Key, params: MixedParams, data: CrossedStatistics
     ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
-        """Conditional mean and covariance of the effects of every factor."""
         system = self.system(params, data)
-        conditional = schur.condition(schur.reduce(system, data.plan))
-        means = self.coloured(schur.mean(conditional, data.plan), params, data.plan)
-        covariances = data.plan.in_given_order(schur.level_covariances(system, data.plan))
-        halves = map(small.inverse_lower, self.precision_factors(params))
-        return tuple(
-            (mean, jnp.einsum("ai,abk,bj->ijk", half, covariance, half))
-            for mean, covariance, half in zip(means, covariances, halves, strict=True)
-        )
+        means = schur.mean(schur.condition(schur.reduce(system, data.plan)), data.plan)
+        covariances = schur.level_covariances(system, data.plan)
+        return self.coloured_moments(means, covariances, params, data.plan)

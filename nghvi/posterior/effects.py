@@ -117,31 +117,57 @@ class EffectsAtRows(eqx.Module):
         The last of ``draw`` is a standard normal for levels whose effects must be drawn.
         """
         key, params, standard = draw
-        population = jnp.sum(
-            whiten_design(design, self.model.precision_factor(params)) ** 2, axis=1
-        )
-        num_known = sum(part.num_groups for part in parts)
-        known, position = codes < num_known, jnp.minimum(codes, num_known - 1)
-        if self.model.response.conjugate:
-            mean, covariance = self._conditional(params, parts)
-
-            def variance_of(row: tuple[Array, Array]) -> Array:
-                return row[0] @ covariance[row[1]] @ row[0]
-
-            variance = jax.lax.map(variance_of, (design, position), batch_size=ROWS_AT_ONCE)
-            located = jnp.where(known, jnp.sum(design * mean[position], axis=1), 0.0)
-            return located, jnp.where(known, variance, population)
+        number = self.num_known(parts)
+        rows = self._at_known(params, design, codes, number)
+        if self.are_integrated(parts[0]):
+            mean, variance = self._moments_at(params, rows, parts)
+            return mean, variance + rows.population
+        levels = zip(np.atleast_1d(number), self.sizes, strict=True)
         # Drawing is expensive, and predictions for the population need none.
-        (drawn,) = jax.lax.cond(
-            jnp.any(known),
-            lambda: self.draw_all(key, params, parts),
-            lambda: (jnp.zeros((num_known, self.model.num_effects)),),
+        tables = jax.lax.cond(
+            jnp.any(codes < number),
+            lambda: self._draw_for_predictor(key, params, standard, parts),
+            lambda: tuple(jnp.zeros((k, r)) for k, r in levels),
         )
-        # One direction suffices: an unseen group's predictor has variance z' Omega z. It is the
-        # same in all rows, so that a row's prediction does not depend on the others.
-        new = jnp.sqrt(population) * standard
-        located = jnp.where(known, jnp.sum(design * drawn[position], axis=1), new)
-        return located, jnp.zeros_like(located)
+        # One direction suffices: a new level's part of the predictor has variance z' Omega z. It is
+        # the same in all rows, so that a row's prediction does not depend on the others.
+        new = jnp.sqrt(rows.population) * standard
+        return self.at_rows(rows.design, tables, rows.position) + new, jnp.zeros(len(design))
+
+    def are_integrated(self, data: Data) -> bool:
+        """Whether predictions know the effects' distribution given theta, which is normal then."""
+        return self.model.response.conjugate
+
+    def _at_known(
+        self, params: MixedParams, design: Float[Array, "n r"], codes: Array, number: np.ndarray
+    ) -> "AtKnown":
+        known = (codes < number).reshape(len(design), -1).T
+        white, seen, population = [], [], jnp.zeros(len(design))
+        lower = self.precision_factors(params)
+        for z, root, k in zip(self._split(design), lower, known, strict=True):
+            each = whiten_design(z, root)
+            population += jnp.where(k, 0.0, jnp.sum(each**2, axis=1))
+            white.append(jnp.where(k[:, None], each, 0.0))
+            seen.append(jnp.where(k[:, None], z, 0.0))
+        position = jnp.minimum(codes, number - 1)
+        return AtKnown(jnp.concatenate(seen, axis=1), white, position, population)
+
+    def _moments_at(
+        self, params: MixedParams, rows: "AtKnown", parts: tuple[Data, ...]
+    ) -> Predictor:
+        mean, covariance = self._conditional(params, parts)
+
+        def variance_of(row: tuple[Array, Array]) -> Array:
+            return row[0] @ covariance[row[1]] @ row[0]
+
+        at = (rows.design, rows.position)
+        variance = jax.lax.map(variance_of, at, batch_size=ROWS_AT_ONCE)
+        return self.at_rows(rows.design, (mean,), rows.position), variance
+
+    def _draw_for_predictor(
+        self, key: Key, params: MixedParams, standard: Scalar, parts: tuple[Data, ...]
+    ) -> Effects:
+        return self.draw_all(key, params, parts)
 
     def _conditional(
         self, params: MixedParams, parts: tuple[Data, ...]
@@ -163,6 +189,18 @@ class EffectsAtRows(eqx.Module):
     def moments(self, key: Key, params: MixedParams, data: Data) -> Moments:
         """Given theta, in the data's own order; one draw and 0 where they are not known."""
         return (self.model.effect_moments(key, params, data),)
+
+
+class AtKnown(NamedTuple):
+    """Rows as known levels see them, and what the others add."""
+
+    design: Float[Array, "n r"]
+    """0 where a row's level is new."""
+    white: list[Float[Array, "n r"]]
+    """The same in units of the effects, by factor."""
+    position: Int[Array, "n ..."]
+    population: Float[Array, " n"]
+    """Variance of the effects of new levels."""
 
 
 class FactorsAtRows(EffectsAtRows):
@@ -190,35 +228,12 @@ class FactorsAtRows(EffectsAtRows):
     def draw(self, key: Key, params: MixedParams, data: Data) -> Effects:
         return self.labelled(data, self.model.draw_effects(key, params, data))
 
-    def _at_known(
-        self, params: MixedParams, design: Float[Array, "n r"], codes: Array, number: np.ndarray
-    ) -> "AtKnown":
-        known, position = codes < number, jnp.minimum(codes, number - 1)
-        split = list(zip(self._split(design), known.T, strict=True))
-        lower = self.precision_factors(params)
-        white = [whiten_design(z, root) for (z, _), root in zip(split, lower, strict=True)]
-        squares = zip(white, known.T, strict=True)
-        population = sum(
-            (jnp.where(k, 0.0, jnp.sum(w**2, axis=1)) for w, k in squares), jnp.zeros(len(design))
-        )
-        return AtKnown(
-            jnp.concatenate([jnp.where(k[:, None], z, 0.0) for z, k in split], axis=1),
-            [jnp.where(k[:, None], w, 0.0) for w, k in zip(white, known.T, strict=True)],
-            position,
-            population,
-        )
+    def mean_squares(self, params: MixedParams, data: Data) -> Float[Array, " r"]:
+        design = self.model.design(self.model.features(params, data.rows.x))
+        return jnp.sum(data.rows.weighted(design**2), axis=0) / data.num_rows
 
-
-class AtKnown(NamedTuple):
-    """Rows as known levels see them, and what the others add."""
-
-    design: Float[Array, "n r"]
-    """0 where a row's level is new."""
-    white: list[Float[Array, "n r"]]
-    """The same in units of the effects, by factor."""
-    position: Int[Array, "n f"]
-    population: Float[Array, " n"]
-    """Variance of the effects of new levels."""
+    def moments(self, key: Key, params: MixedParams, data: Data) -> Moments:
+        return self.model.moments_by_factor(key, params, data)
 
 
 class SummedFactorsAtRows(FactorsAtRows):
@@ -233,64 +248,27 @@ class SummedFactorsAtRows(FactorsAtRows):
     def in_pairs(self, data: CrossedStatistics) -> bool:
         return self.model.draws_for(data)
 
-    def predictor(
-        self,
-        draw: tuple[Key, MixedParams, Scalar],
-        design: Float[Array, "n r"],
-        codes: Int[Array, "n ..."],
-        parts: tuple[Data, ...],
-    ) -> Predictor:
-        model, data, (key, params, standard) = self.model, parts[0], draw
-        known = self._at_known(params, design, codes, self.num_known(parts))
-        if model.draws_for(data):
-            effects = model.draw_effects(key, params, data, jnp.sign(standard))
-            located = self.at_rows(known.design, self.labelled(data, effects), known.position)
-            return located + jnp.sqrt(known.population) * standard, jnp.zeros(len(design))
+    def are_integrated(self, data: CrossedStatistics) -> bool:
+        return not self.model.draws_for(data)
+
+    def _moments_at(self, params: MixedParams, rows: AtKnown, parts: tuple[Data, ...]) -> Predictor:
+        model, data = self.model, parts[0]
         conditional = model.joint_conditional(params, data)
         means = model.coloured(schur.mean(conditional, data.plan), params, data.plan)
-        located = self.at_rows(known.design, self.labelled(data, means), known.position)
-        levels = zip(data.factors, known.position.T, strict=True)
+        levels = zip(data.factors, rows.position.T, strict=True)
         memory = [factor.original_order[position] for factor, position in levels]
         covariance = schur.covariance(conditional, data.plan)
-        variance = _row_variance(covariance, data.plan, known.white, memory)
-        return located, variance + known.population
+        variance = _row_variance(covariance, data.plan, rows.white, memory)
+        return self.at_rows(rows.design, self.labelled(data, means), rows.position), variance
 
-    def mean_squares(self, params: MixedParams, data: CrossedStatistics) -> Float[Array, " r"]:
+    def _draw_for_predictor(
+        self, key: Key, params: MixedParams, standard: Scalar, parts: tuple[Data, ...]
+    ) -> Effects:
+        effects = self.model.draw_effects(key, params, parts[0], jnp.sign(standard))
+        return self.labelled(parts[0], effects)
+
+    def mean_squares(self, params: MixedParams, data: Data) -> Float[Array, " r"]:
         return data.effects_square
-
-    def moments(self, key: Key, params: MixedParams, data: CrossedStatistics) -> Moments:
-        return self.model.moments_by_factor(params, data)
-
-
-class DrawnFactorsAtRows(FactorsAtRows):
-    """With another response, whose effects given theta have no normal distribution."""
-
-    model: GeneralFactors
-
-    def predictor(
-        self,
-        draw: tuple[Key, MixedParams, Scalar],
-        design: Float[Array, "n r"],
-        codes: Int[Array, "n ..."],
-        parts: tuple[Data, ...],
-    ) -> Predictor:
-        key, params, standard = draw
-        number = self.num_known(parts)
-        known = self._at_known(params, design, codes, number)
-        # Drawing is expensive, and predictions for the population need none.
-        effects = jax.lax.cond(
-            jnp.any(codes < number),
-            lambda: self.draw(key, params, parts[0]),
-            lambda: tuple(jnp.zeros((k, r)) for k, r in zip(number, self.sizes, strict=True)),
-        )
-        located = self.at_rows(known.design, effects, known.position)
-        return located + jnp.sqrt(known.population) * standard, jnp.zeros(len(design))
-
-    def mean_squares(self, params: MixedParams, data: CrossedRows) -> Float[Array, " r"]:
-        return self.model.mean_squares(params, data)
-
-    def moments(self, key: Key, params: MixedParams, data: CrossedRows) -> Moments:
-        return self.model.moments_by_factor(key, params, data)
 
 
 @functools.singledispatch
@@ -300,7 +278,7 @@ def effects_of(model: Any) -> EffectsAtRows:
 
 
 effects_of.register(SeveralFactors, SummedFactorsAtRows)
-effects_of.register(GeneralFactors, DrawnFactorsAtRows)
+effects_of.register(GeneralFactors, FactorsAtRows)
 
 
 def average_moments(

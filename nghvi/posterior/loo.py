@@ -1,5 +1,5 @@
 """Leave-one-out cross-validation: the expected log predictive density of every row without itself,
-with the weights of :mod:`nghvi.posterior.left_out`."""
+with the weights of :mod:`nghvi.posterior.pointwise`."""
 
 import dataclasses
 from collections.abc import Iterable

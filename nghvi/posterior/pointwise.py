@@ -3,9 +3,14 @@
 Log likelihoods and replicates are those of joint draws (theta_s, effects_s): log p(y_i | eta_si)
 with eta_si = h_i'beta_s + z_i'alpha_sk. The distribution function is that of the predictive
 mixture, P(Y_i <= y_i), with the effects integrated out where that is exact.
+
+What is expected of row i without row i is a weighted average over the draws, with weights
+1 / p(y_i | draw), the largest of them smoothed (PSIS). k-hat is the Pareto shape of the weights:
+where it is large a row is so influential that the draws of the whole fit do not tell what a fit
+without it would say.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,6 +25,7 @@ from nghvi.data.blocks import padded
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed import MixedPosterior, params_at
+from nghvi.recipes.pareto import pareto_smoothed
 
 NUMBERS_AT_ONCE = 2e7
 """Numbers (draws times rows) that are in memory together."""
@@ -110,3 +116,27 @@ def _by_rows(
         return value(model.response_at(rows.x), draw[0], rows.y, eta, model.dispersion(params))
 
     return jax.lax.map(one, (jax.random.split(key, len(draws[0])), *draws))
+
+
+class LeftOut(NamedTuple):
+    """Predictions of every row without itself, on the fitted scale."""
+
+    mean: Float[np.ndarray, " n"]
+    sd: Float[np.ndarray, " n"]
+    below: Float[np.ndarray, " n"]
+    up_to: Float[np.ndarray, " n"]
+    k_hat: Float[np.ndarray, " n"]
+
+
+def leave_out(pieces: Iterable[Given]) -> LeftOut:
+    """Moments and distribution function of every row, averaged with its weights."""
+    found = []
+    for piece in pieces:
+        log_weight, k_hat = pareto_smoothed(-piece.log_density.T)
+        weight = np.exp(log_weight.T)
+        mean, below, up_to = (
+            np.sum(weight * each, axis=0) for each in (piece.mean, piece.below, piece.up_to)
+        )
+        square = np.sum(weight * (piece.variance + (piece.mean - mean) ** 2), axis=0)
+        found.append((mean, np.sqrt(square), below, up_to, k_hat))
+    return LeftOut(*(np.concatenate(part) for part in zip(*found, strict=True)))

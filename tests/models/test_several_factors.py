@@ -104,7 +104,7 @@ def test_opposite_draws_have_the_mean_in_the_middle(example):
     params, key = params_of(PLAIN, example), jax.random.key(2)
     draw = jax.jit(lambda sign: PLAIN.draw_effects(key, params, example.data, sign))
     pair = draw(1.0), draw(-1.0)
-    moments = jax.jit(lambda: PLAIN.moments_by_factor(params, example.data))()
+    moments = jax.jit(lambda: PLAIN.moments_by_factor(jax.random.key(0), params, example.data))()
     for one, other, (mean, _) in zip(*pair, moments, strict=True):
         np.testing.assert_allclose(0.5 * (one + other), mean, atol=1e-12)
 
