@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from nghvi._core.errors import DataError
 from nghvi._core.model import LatentModel, named_leaves, unraveller
+from nghvi._programs import program
 from nghvi._typing import Data, Key, Latents, Params, PyTree
 from nghvi.inference import Inference
 from nghvi.posterior.summaries import LEVEL, Summary, described
@@ -127,7 +128,7 @@ def _entries(named: dict[str, Array]) -> dict[str, np.ndarray]:
     return found
 
 
-@eqx.filter_jit
+@program
 def _quantities(model: LatentModel, data: Data, theta: Array) -> dict[str, Array]:
     unravel = unraveller(model, data)
     return jax.vmap(lambda t: model.quantities(unravel(t)))(theta)
@@ -143,7 +144,7 @@ def _draw_latents(model: LatentModel, data: Data, key: Key, params: Params, move
     return jax.lax.scan(again, latents, jax.random.split(move, moves))[0]
 
 
-@eqx.filter_jit
+@program
 def _latents(model: LatentModel, data: Data, keys: Key, theta: Array, moves: int) -> Latents:
     unravel = unraveller(model, data)
 
@@ -153,7 +154,7 @@ def _latents(model: LatentModel, data: Data, keys: Key, theta: Array, moves: int
     return jax.lax.map(one, (keys, theta))
 
 
-@eqx.filter_jit
+@program
 def _predictions(
     model: LatentModel, data: Data, keys: Key, theta: Array, new: Any, moves: int
 ) -> PyTree:

@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
-from nghvi._compiled import forget_programs_if_many
 from nghvi._core.batches import Batches
 from nghvi._core.draws import AntitheticDraws, DrawScheme, OrthogonalDraws
 from nghvi._core.errors import InputError
@@ -19,6 +18,7 @@ from nghvi._core.evaluate import draw, evaluate, evaluation_size, log_targets, s
 from nghvi._core.hosts import on_host, together
 from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
+from nghvi._programs import forget_programs_if_many, program
 from nghvi._typing import Data, Key, Params
 from nghvi.data import LinearStatistics
 from nghvi.data.streamed import StreamedRows
@@ -84,7 +84,7 @@ def unravel_draws(model: LatentModel, data: Data, theta: Float[np.ndarray, "s m"
     return _unravel_draws(model, data, jax.device_put(theta))
 
 
-@eqx.filter_jit
+@program
 def _unravel_draws(model: LatentModel, data: Data, theta: Array) -> Params:
     return jax.vmap(unraveller(model, data))(theta)
 
@@ -291,7 +291,7 @@ def _apart(
     return float(np.abs(level)), float(np.abs([slopes, bends]).max())
 
 
-@eqx.filter_jit
+@program
 def _noise_and_draws(scheme: DrawScheme, key: Key, q: Variational) -> tuple[Array, Array]:
     noise = scheme(key, q.noise_dim)
     return noise, jax.vmap(q.transport)(noise)

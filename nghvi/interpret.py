@@ -7,7 +7,6 @@ Bands hold the uncertainty of the parameters and the effects, not that of new ob
 from collections.abc import Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ from jaxtyping import Array, Float
 from sklearn.utils.validation import check_is_fitted
 
 from nghvi._linalg import small
+from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.data import Rows
 from nghvi.data.frame import DataError, read_columns, suggest
@@ -192,7 +192,7 @@ def icc(estimator: Any, level: float = LEVEL) -> Summary:
     return described(shares, pool.weight, level).rename_axis("factor")
 
 
-@eqx.filter_jit
+@program
 def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Array, "s r"]:
     def one(each: Array) -> Array:
         params = params_at(model, data, each)

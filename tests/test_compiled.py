@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from nghvi import _compiled
+from nghvi import _compiled, _programs
 
 ASK = "import jax, nghvi; print(jax.config.jax_compilation_cache_dir)"
 
@@ -29,8 +29,10 @@ def config(monkeypatch):
     told = {}
     fake = SimpleNamespace(jax_compilation_cache_dir=None, update=told.__setitem__)
     forget = functools.partial(told.__setitem__, "forgotten", True)
-    jax_of_test = SimpleNamespace(config=fake, __version__="1.2.3", clear_caches=forget)
+    jax_of_test = SimpleNamespace(config=fake, __version__="1.2.3")
     monkeypatch.setattr(_compiled, "jax", jax_of_test)
+    monkeypatch.setattr(_compiled, "programs_folder", None)
+    monkeypatch.setattr(_programs, "forget_programs", forget)
     return told
 
 
@@ -71,29 +73,29 @@ def test_programs_are_forgotten_before_a_process_has_too_many(
     monkeypatch, config, tmp_path, maps, forgotten
 ):
     """XLA ends a process with more memory maps than Linux allows."""
-    monkeypatch.setattr(_compiled, "MAPS", tmp_path / "maps")
-    monkeypatch.setattr(_compiled, "MOST_MAPS", 10)
-    _compiled.forget_programs_if_many()  # no such file on this machine
+    monkeypatch.setattr(_programs, "MAPS", tmp_path / "maps")
+    monkeypatch.setattr(_programs, "MOST_MAPS", 10)
+    _programs.forget_programs_if_many()  # no such file on this machine
     (tmp_path / "maps").write_text("a map\n" * maps)
-    _compiled.forget_programs_if_many()
+    _programs.forget_programs_if_many()
     assert config == forgotten
 
 
-@pytest.mark.skipif(not _compiled.MAPS.exists(), reason="only Linux tells what a process holds")
+@pytest.mark.skipif(not _programs.MAPS.exists(), reason="only Linux tells what a process holds")
 def test_what_forgotten_programs_held_is_given_back():
     """In a process of its own, whose programs are not missed."""
     program = """
 import re, jax, nghvi
-from nghvi import _compiled
+from nghvi import _programs
 def facts():
-    return len(_compiled.MAPS.read_bytes().splitlines()), int(
+    return len(_programs.MAPS.read_bytes().splitlines()), int(
         re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]
     )
 for size in range(1, 25):
     jax.jit(lambda x: jax.numpy.linalg.eigh(jax.numpy.sin(x @ x.T)))(jax.numpy.ones((size, size)))
 before = facts()
-_compiled.MOST_MAPS = 0
-_compiled.forget_programs_if_many()
+_programs.MOST_MAPS = 0
+_programs.forget_programs_if_many()
 print(*before, *facts())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

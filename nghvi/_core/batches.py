@@ -29,6 +29,7 @@ from jaxtyping import Array, Float, Int
 from nghvi._core.errors import InputError
 from nghvi._core.model import DividedModel, MarginalModel, parameter_dimension
 from nghvi._core.score import Sampled, Score
+from nghvi._programs import program
 from nghvi._typing import Data, Key, Latents, Params, Scalar
 
 MOST_BYTES = 64 * 2**20
@@ -203,7 +204,7 @@ class Batches:
         return jax.tree.map(stacked, *(self._piece(int(number)) for number in numbers))
 
 
-@eqx.filter_jit
+@program
 def _at_anchor(key: Key, model: Subsampled, score: Score, piece: Piece) -> tuple[Array, Array]:
     def one(key: Key) -> tuple[Array, Array]:
         begin, draw = jax.random.split(key)

@@ -8,7 +8,6 @@ p(z | theta, y) from the noisy ELBO, as the paper proposes, overstates it: they 
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +19,7 @@ from nghvi._core.draws import flat_normal
 from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._linalg.tree import map_in_parts
+from nghvi._programs import program
 from nghvi._typing import Data, Key
 
 BATCH = 50
@@ -59,7 +59,7 @@ def log_mean_exp(log_ratio: Float[np.ndarray, " s"]) -> float:
     return float(logsumexp(log_ratio) - np.log(log_ratio.size))
 
 
-@eqx.filter_jit
+@program
 def _log_targets(
     model: MarginalModel, data: Data, theta: Float[Array, "s m"], batch: int
 ) -> Float[Array, " s"]:
@@ -91,7 +91,7 @@ def log_targets(
     return np.where(np.isfinite(joined), joined, -np.inf)
 
 
-@eqx.filter_jit
+@program
 def _draw_and_weigh(q: Variational, key: Key) -> tuple[Array, Array]:
     half = flat_normal(key, (BATCH // 2, q.noise_dim))
     theta = jax.vmap(q.transport)(jnp.concatenate([half, -half]))

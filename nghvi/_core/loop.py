@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Generic, NamedTuple, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +18,7 @@ from nghvi._core.hosts import beside
 from nghvi._core.hybrid import HybridVI, Info, State
 from nghvi._core.model import LatentModel
 from nghvi._core.variational import Variational
+from nghvi._programs import program
 from nghvi._typing import Data, Key
 
 Q = TypeVar("Q", bound=Variational)
@@ -125,7 +125,7 @@ def _append(trace: Info | None, info: Info, length: int) -> Info:
     return new if trace is None else jax.tree.map(lambda a, b: np.concatenate([a, b]), trace, new)
 
 
-@eqx.filter_jit
+@program
 def _init(
     algorithm: HybridVI, key: Key, model: LatentModel, data: Data, q: Q
 ) -> tuple[State[Q], Q]:
@@ -133,7 +133,7 @@ def _init(
     return algorithm.init(key, model, data, q), jax.tree.map(jnp.zeros_like, q)
 
 
-@eqx.filter_jit
+@program
 def _run_chunk(
     algorithm: HybridVI,
     model: LatentModel,

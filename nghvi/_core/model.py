@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from nghvi._core.errors import InputError
+from nghvi._programs import program
 from nghvi._typing import Data, Key, Latents, Params, PyTree, Scalar
 
 
@@ -209,8 +210,8 @@ class DividedModel(MarginalModel):
 
 def parameter_dimension(model: LatentModel, data: Data) -> int:
     """Number of scalars in theta."""
-    shapes = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    # To compute a starting point takes less time than to trace how it would be computed.
+    return initial_theta(jax.random.key(0), model, data).size
 
 
 def unraveller(model: LatentModel, data: Data) -> Callable[[Float[Array, " m"]], Params]:
@@ -220,7 +221,7 @@ def unraveller(model: LatentModel, data: Data) -> Callable[[Float[Array, " m"]],
     return ravel_pytree(zeros)[1]
 
 
-@eqx.filter_jit
+@program
 def initial_theta(key: Key, model: LatentModel, data: Data) -> Float[Array, " m"]:
     """The model's starting point as one vector."""
     return ravel_pytree(model.init_params(key, data))[0]

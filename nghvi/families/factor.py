@@ -45,6 +45,7 @@ from nghvi._linalg.lowrank import (
     packed_size,
     unpack_lower,
 )
+from nghvi._programs import program
 from nghvi._typing import Scalar
 from nghvi.families.cholesky import CholeskyGaussian
 from nghvi.families.family import Family
@@ -263,6 +264,6 @@ class Factor(Family):
         return project(q, self.rank)
 
 
-@eqx.filter_jit
+@program
 def _start(centre: Array, scale: Array, rank: int) -> FactorGaussian:
     return FactorGaussian.start(centre, scale, rank, 0.01 * scale[:, None])

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from nghvi._programs import program
 from nghvi._typing import Scalar
 from nghvi.data import Panel, Rows
 
@@ -20,7 +20,7 @@ class LinearStart(NamedTuple):
     """Variances within groups and of their intercepts, by analysis of variance."""
 
     @staticmethod
-    @eqx.filter_jit
+    @program
     def of(data: Rows | Panel) -> "LinearStart":
         """From all rows."""
         q = data.x.shape[1] + 1

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +9,7 @@ from jaxtyping import Array
 
 from nghvi._core.evaluate import log_targets, side_by_side
 from nghvi._core.variational import Variational
+from nghvi._programs import program
 from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.pointwise import Observed, by_rows, log_likelihood, replicate
 
@@ -80,7 +80,7 @@ def _statistics(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.nd
     return found
 
 
-@eqx.filter_jit
+@program
 def _log_density(q: Variational, theta: Array) -> Array:
     return jax.vmap(q.log_density)(theta)
 

@@ -17,6 +17,7 @@ from scipy.linalg import block_diag
 
 from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
+from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.data import Rows
 from nghvi.data.labels import encode_groups, joined
@@ -268,23 +269,23 @@ class MixedPosterior(NamedTuple):
         return max(100, int(4e8 // (size + 1)))
 
 
-@eqx.filter_jit
+@program
 def _dispersions(model: MixedModel, params: MixedParams) -> Array:
     return jax.vmap(model.dispersion)(params)
 
 
-@eqx.filter_jit
+@program
 def _coefs(model: MixedModel, params: MixedParams) -> Array:
     return jax.vmap(model.coef)(params)
 
 
-@eqx.filter_jit
+@program
 def precision_factors(model: MixedModel, params: MixedParams) -> Float[Array, "s r r"]:
     """Of the effects, for parameters with a leading axis."""
     return jax.vmap(model.precision_factor)(params)
 
 
-@eqx.filter_jit
+@program
 def _features(model: MixedModel, data: Data, theta: Array, x: Array) -> Array:
     return model.features(params_at(model, data, theta), x)
 
@@ -294,7 +295,7 @@ def params_at(model: MixedModel, data: Data, theta: Array) -> MixedParams:
     return unraveller(model, data)(theta)
 
 
-@eqx.filter_jit
+@program
 def _draw_effects(model: MixedModel, data: Data, keys: Array, theta: Array) -> tuple[Array, ...]:
     def one(draw: tuple[Array, Array]) -> tuple[Array, ...]:
         return effects_of(model).draw(draw[0], params_at(model, data, draw[1]), data)
@@ -302,7 +303,7 @@ def _draw_effects(model: MixedModel, data: Data, keys: Array, theta: Array) -> t
     return jax.lax.map(one, (keys, theta))
 
 
-@eqx.filter_jit
+@program
 def _average_moments(
     model: MixedModel, data: Data, keys: Array, theta: Array, to_raw: tuple[Array, ...]
 ) -> tuple[tuple[Array, Array], ...]:

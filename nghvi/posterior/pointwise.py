@@ -13,13 +13,13 @@ without it would say.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from nghvi._core.response import Response
+from nghvi._programs import program
 from nghvi._typing import Data, Key
 from nghvi.data.blocks import padded
 from nghvi.models.mixed import MixedModel
@@ -98,7 +98,7 @@ def by_rows(
         yield jax.tree.map(lambda each, number=number: np.asarray(each)[:, :number], found)
 
 
-@eqx.filter_jit
+@program
 def _by_rows(
     value: Value,
     model: MixedModel,

@@ -13,7 +13,6 @@ are drawn instead: the variance is 0 and the draw is in the location.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int
 
 from nghvi._core.support import Support
+from nghvi._programs import program
 from nghvi.data.blocks import padded
 from nghvi.models.mixed import MixedParams
 from nghvi.posterior.effects import effects_of
@@ -105,7 +105,7 @@ def _joint_draws(
     return np.asarray(_draw(inputs, request.effects, number, noise))[:, :n]
 
 
-@eqx.filter_jit
+@program
 def _accumulate(
     inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
 ) -> tuple[Array, Array, Array]:
@@ -131,7 +131,7 @@ def _accumulate(
     return mean, jnp.sqrt(square / number), log_sum - jnp.log(number)
 
 
-@eqx.filter_jit
+@program
 def _around(
     inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -148,7 +148,7 @@ def _around(
     return below / len(inputs.theta), up_to / len(inputs.theta)
 
 
-@eqx.filter_jit
+@program
 def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l n"]:
     """Quantiles of each row's mixture, on the support of the response."""
     response = inputs.model.response_at(inputs.x)
@@ -243,7 +243,7 @@ def _point(
     return found, ends
 
 
-@eqx.filter_jit
+@program
 def _draw(
     inputs: Inputs, effects: bool, num_new: tuple[int, ...], noise: bool
 ) -> Float[Array, "s n"]:

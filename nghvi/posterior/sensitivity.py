@@ -10,13 +10,13 @@ Random effects are integrated out: their distribution given Omega belongs to the
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
 from nghvi._core.evaluate import log_targets
 from nghvi._core.variational import Variational
+from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.mixed import MixedPosterior, params_at
@@ -49,7 +49,7 @@ def powers(posterior: MixedPosterior, draws: int = DRAWS, seed: int = 0) -> Powe
     return Powers(theta, log_prior - log_volume, log_posterior - log_prior)
 
 
-@eqx.filter_jit
+@program
 def _log_priors(model: MixedModel, data: Data, theta: Array) -> tuple[Array, Array]:
     def both(t: Array) -> tuple[Array, Array]:
         params = params_at(model, data, t)
@@ -58,7 +58,7 @@ def _log_priors(model: MixedModel, data: Data, theta: Array) -> tuple[Array, Arr
     return jax.lax.map(both, theta)
 
 
-@eqx.filter_jit
+@program
 def _log_density(q: Variational, theta: Array) -> Array:
     return jax.lax.map(q.log_density, theta)
 

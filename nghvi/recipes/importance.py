@@ -8,7 +8,6 @@ weights (PSIS), and keep the result if the Pareto shape says that it is reliable
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
@@ -17,6 +16,7 @@ from scipy.special import gammaincinv, gammaln, ndtri
 from nghvi._core.evaluate import Evaluation, log_mean_exp, log_targets
 from nghvi._core.model import MarginalModel
 from nghvi._core.variational import Variational
+from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.recipes.pareto import pareto_smoothed
 
@@ -133,7 +133,7 @@ def _even(dim: int, log2_draws: int, rng: np.random.Generator) -> np.ndarray:
     return np.clip(Sobol(dim, rng=rng).random_base2(log2_draws), 1e-12, 1 - 1e-12)
 
 
-@eqx.filter_jit
+@program
 def _transported(q: Variational, noise: Float[Array, "s e"]) -> Float[Array, "s m"]:
     return jax.vmap(q.transport)(noise)
 

@@ -1,6 +1,5 @@
 """Where a fit starts; where a smooth model does: at its mode, by the curvature there."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +8,7 @@ from scipy.optimize import minimize
 
 from nghvi._core.model import LatentModel, MarginalModel, initial_theta, unraveller
 from nghvi._core.variational import Start
+from nghvi._programs import program
 from nghvi._typing import Data, Key, Scalar
 from nghvi.families.cholesky import CholeskyGaussian
 
@@ -16,7 +16,7 @@ SMALLEST_CURVATURE = 1e-2
 """A flatter direction starts with an sd of 10 units; the natural gradient widens it if need be."""
 
 
-@eqx.filter_jit
+@program
 def value_and_score(
     model: MarginalModel, data: Data, theta: Float[Array, " m"]
 ) -> tuple[Scalar, Float[Array, " m"]]:
@@ -25,7 +25,7 @@ def value_and_score(
     return jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta)
 
 
-@eqx.filter_jit
+@program
 def log_target(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -> Scalar:
     """log p(y, theta) alone: half of what there is to compile."""
     return model.log_marginal(unraveller(model, data)(theta), data)

@@ -9,6 +9,7 @@ import pytest
 import nghvi
 from nghvi import interpret, plots
 from nghvi._core.errors import DataWarning
+from nghvi._programs import forget_programs
 from nghvi.cli import main
 from nghvi.estimators.factors import Term, check_design
 
@@ -99,11 +100,9 @@ def test_predictions_of_known_and_new_levels_are_those_of_all_rows(fitted, rows)
 def test_effects_drawn_in_pairs_predict_the_same(fitted, rows, monkeypatch):
     exact = fitted.predict(rows, return_std=True, draws=400)
     monkeypatch.setattr("nghvi.models.several_factors.LARGEST_COVARIANCE", 0)
-    import jax
-
-    jax.clear_caches()
+    forget_programs()
     drawn = fitted.predict(rows, return_std=True, draws=400)
-    jax.clear_caches()
+    forget_programs()
     np.testing.assert_allclose(drawn[0], exact[0], atol=0.1 * exact[1].min())
     np.testing.assert_allclose(drawn[1], exact[1], rtol=0.15)
 

@@ -19,7 +19,6 @@ corrected, it falls linearly to zero over the second half of the steps.
 import time
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +35,7 @@ from nghvi._linalg import small
 from nghvi._linalg.damped_cg import exact_solve
 from nghvi._linalg.lowrank import pack_lower
 from nghvi._linalg.tree import materialise, tree_norm, tree_where
+from nghvi._programs import program
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import Rows
 from nghvi.families import CholeskyGaussian
@@ -215,7 +215,7 @@ def _climb(
     return carry[0], jax.tree.map(lambda *x: np.concatenate(x), *traces)
 
 
-@eqx.filter_jit
+@program
 def _run_chunk(
     key: Key, carry: tuple, span: Array, model: MixedModel, data: GroupedData, legacy: bool
 ) -> tuple[tuple, Info]:
@@ -250,7 +250,7 @@ def _evaluate(key: Key, model: MixedModel, data: GroupedData, block: Block) -> E
     return Evaluation(theta, log_targets(model, data, theta, batch) - log_q)
 
 
-@eqx.filter_jit
+@program
 def _errors(key: Key, model: MixedModel, data: GroupedData, block: Block) -> RemainingError:
     """Remaining errors of q(theta), one antithetic pair per row."""
     unravel = unraveller(model, data)

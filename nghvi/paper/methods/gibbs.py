@@ -8,13 +8,13 @@ than for the linear model: judge a run by its effective sample size.
 import dataclasses
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from nghvi._core.errors import InputError
+from nghvi._programs import program
 from nghvi._typing import Key, Scalar
 from nghvi.data import LinearStatistics, Rows
 from nghvi.models.mixed import MixedModel
@@ -105,7 +105,7 @@ def _require_supported(model: MixedModel, rows: Rows) -> None:
     jax.eval_shape(lambda: model.log_prior(model.init_params(jax.random.key(0), rows)))
 
 
-@eqx.filter_jit
+@program
 def _run(
     keys: Key,
     sweeps: Int[Array, " s"],

@@ -10,7 +10,6 @@ information by mistake and draws effects from dependent points; neither is repea
 import time
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +18,7 @@ from jaxtyping import Array, Float
 from nghvi._core.errors import InputError
 from nghvi._core.hybrid import Info
 from nghvi._core.variational import RemainingError
+from nghvi._programs import program
 from nghvi._typing import Key
 from nghvi.data import Rows
 from nghvi.families.factor import FactorGaussian
@@ -163,7 +163,7 @@ def _advance(
     return after, jax.tree.map(lambda x: np.asarray(x)[:taken], trace)
 
 
-@eqx.filter_jit
+@program
 def _run_chunk(
     task: Task, key: Key, state: Iterate, limits: tuple[Array, Array]
 ) -> tuple[Iterate, Trace]:

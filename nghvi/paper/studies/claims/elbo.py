@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +10,7 @@ from scipy import special, stats
 
 from nghvi._core.evaluate import log_targets
 from nghvi._core.model import unraveller
+from nghvi._programs import program
 from nghvi.data import LinearStatistics, Rows
 from nghvi.latents import conjugate
 from nghvi.models.mixed import MixedModel, MixedParams
@@ -118,7 +118,7 @@ def at_the_mean(options: Options) -> Row:
     )
     rng, found = np.random.default_rng([14, options.seed]), {}
 
-    @eqx.filter_jit
+    @program
     def derivatives(theta: jax.Array, data: LinearStatistics) -> tuple[jax.Array, jax.Array]:
         def value(theta: jax.Array) -> jax.Array:
             return model.log_marginal(unraveller(model, data)(theta), data)

@@ -1,0 +1,280 @@
+"""Programs: functions that are compiled once per shape, and that a later process finds ready.
+
+JAX keeps what its compiler made, but every process traces its functions anew to learn what is to
+be compiled, which is most of the time of a first fit. Here a file is named by a hash of everything
+that tracing sees: source and constants of this package, versions and settings, the function,
+whatever is static in its arguments, and the shapes of the rest. It says which program that is, and
+another file holds the program, so that a new version of this package traces anew but compiles only
+what changed. Nothing is kept of what comes from elsewhere, such as a model in a user's own module:
+its source may change.
+
+Within a process programs pile up with every new shape of the data: those of a linear model hold 40
+MB and a thousand memory maps, of which Linux allows a process 65,530; beyond, the compiler ends the
+process. All are forgotten when there are many: JAX does not tell which were used longest ago.
+"""
+
+import contextlib
+import ctypes
+import functools
+import gc
+import hashlib
+import importlib.metadata
+import io
+import os
+import pathlib
+import pickle
+import sys
+import tempfile
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+import equinox as eqx
+import jax
+import jaxlib.lapack
+import numpy as np
+from jax.experimental import serialize_executable
+
+from nghvi import _compiled
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAPS = pathlib.Path("/proc/self/maps")
+MOST_MAPS = 16_000
+"""Beyond, all programs of the process are forgotten, some 600 MB; those on disk come back soon."""
+VERSIONED = ("jax", "jaxlib", "equinox", "optax", "numpy")
+KNOWN = {"nghvi", "builtins", "functools", "operator", "collections", "types", *VERSIONED}
+"""Packages whose functions and classes are what their version says, or the standard library's."""
+SWITCHED_OFF = "jax_disable_jit"
+WORTH = "jax_persistent_cache_min_compile_time_secs"
+EDGES = {"cli", "report", "plots", "storage", "formula", "estimators", "interpret", "paper"}
+"""Parts of the package that compile nothing; a process loads them sooner, later or never."""
+SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_default_prng_impl",
+    "jax_debug_nans",
+)
+
+_programs: "weakref.WeakSet[_Program]" = weakref.WeakSet()
+
+
+def program(function: Callable[P, T]) -> Callable[P, T]:
+    """Compile ``function`` per shape of the arrays in its arguments; all else in them is static."""
+    return cast(Callable[P, T], _Program(function))
+
+
+class _Program:
+    """A function and what was compiled of it."""
+
+    def __init__(self, function: Callable) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._traced = eqx.filter_jit(function)
+        self._ready: dict[tuple, _Ready | None] = {}
+        _programs.add(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        holes = [... if eqx.is_array(leaf) else leaf for leaf in leaves]
+        arrays = [leaf for leaf, hole in zip(leaves, holes, strict=True) if hole is ...]
+        # Inside another program, or with several devices, JAX alone knows what is to be done.
+        if not _is_plain() or any(isinstance(leaf, jax.core.Tracer) for leaf in arrays):
+            return self._traced(*args, **kwargs)
+        shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays)
+        kinds = tuple(map(type, holes))  # 1 and 1.0 and True are equal
+        asked = (tree, tuple(holes), kinds, shapes, _settings())
+        if asked not in self._ready:
+            template = jax.tree.unflatten(tree, holes)
+            self._ready[asked] = self._made_or_found(template, shapes, arrays)
+        ready = self._ready[asked]
+        return self._traced(*args, **kwargs) if ready is None else ready(arrays)
+
+    def forget(self) -> None:
+        """Let go of what was compiled."""
+        self._ready.clear()
+
+    def _made_or_found(self, template: Any, shapes: tuple, arrays: list) -> "_Ready | None":
+        name = f"{self._function.__module__}.{self._function.__qualname__}"
+        named = [(shape, str(dtype), weak) for shape, dtype, weak in shapes]
+        try:
+            told = _told((name, template, named, _settings()))
+        except Exception:  # of a user's own, or of a kind that cannot be told
+            return None
+        traced = _file(hashlib.sha256(told).hexdigest(), "traced")
+        if (known := _read(traced)) is not None:
+            number, form = known
+            compiled = _loaded(number, len(arrays), jax.tree.leaves(form).count(...))
+            if compiled is not None:
+                return _Ready(compiled, form)
+        lowered, form = _trace(self._function, template, arrays)
+        # The text does not know the shapes of arrays that are not used.
+        text = repr((_source()[1:], named, lowered.as_text()))
+        number = hashlib.sha256(text.encode()).hexdigest()
+        compiled = _loaded(number, len(arrays), jax.tree.leaves(form).count(...))
+        if compiled is None:
+            compiled = _compile(lowered)
+            # A program may hold what no file can, such as a call of Python.
+            with contextlib.suppress(Exception):
+                _write(_file(number, "compiled"), serialize_executable.serialize(compiled)[0])
+        _write(traced, (number, form))
+        return _Ready(compiled, form)
+
+
+class _Ready:
+    """A compiled program, and the form of what it returns: ``...`` where an array is."""
+
+    def __init__(self, compiled: jax.stages.Compiled, form: Any) -> None:
+        self._compiled = compiled
+        self._leaves, self._tree = jax.tree.flatten(form)
+
+    def __call__(self, arrays: list) -> Any:
+        found = iter(self._compiled(arrays))
+        leaves = [next(found) if leaf is ... else leaf for leaf in self._leaves]
+        return jax.tree.unflatten(self._tree, leaves)
+
+
+def _trace(function: Callable, template: Any, arrays: list) -> tuple[jax.stages.Lowered, Any]:
+    """The function of a list of arrays to such a list, and the form of what it returns."""
+    leaves, tree = jax.tree.flatten(template)
+    forms = []
+
+    def flat(given: list) -> list:
+        rest = iter(given)
+        args, kwargs = jax.tree.unflatten(
+            tree, [next(rest) if leaf is ... else leaf for leaf in leaves]
+        )
+        out, form = jax.tree.flatten(function(*args, **kwargs))
+        holes = [... if eqx.is_array(leaf) else leaf for leaf in out]
+        forms.append(jax.tree.unflatten(form, holes))
+        return [leaf for leaf, hole in zip(out, holes, strict=True) if hole is ...]
+
+    flat.__name__ = f"kept_{function.__name__}"
+    lowered = jax.jit(flat).lower(arrays)
+    return lowered, forms[-1]
+
+
+def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Without JAX's own cache: a program that comes from there cannot be written once more."""
+    before = getattr(jax.config, WORTH)
+    jax.config.update(WORTH, float("inf"))
+    try:
+        return lowered.compile()
+    finally:
+        jax.config.update(WORTH, before)
+
+
+def _loaded(number: str, num_in: int, num_out: int) -> jax.stages.Compiled | None:
+    if (content := _read(_file(number, "compiled"))) is None:
+        return None
+    _start_lapack()
+    into = jax.tree.structure((([0] * num_in,), {}))
+    out = jax.tree.structure([0] * num_out)
+    with contextlib.suppress(Exception):
+        return serialize_executable.deserialize_and_load(content, into, out)
+    return None
+
+
+def _file(number: str, kind: str) -> pathlib.Path | None:
+    kept = _compiled.programs_folder
+    return None if kept is None else kept / f"{number}.{kind}"
+
+
+def _write(path: pathlib.Path | None, what: Any) -> None:
+    """As a whole, or not at all."""
+    if path is not None:
+        with contextlib.suppress(Exception):
+            content = pickle.dumps(what)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(hashlib.sha256(content).digest() + content)
+            os.replace(file.name, path)
+
+
+def _read(path: pathlib.Path | None) -> Any:
+    """What was written to ``path``; None if nothing was, or if it is damaged."""
+    with contextlib.suppress(Exception):
+        if path is not None:
+            whole = path.read_bytes()
+            if hashlib.sha256(whole[32:]).digest() == whole[:32]:
+                os.utime(path)  # those used longest ago are deleted first
+                return pickle.loads(whole[32:])
+    return None
+
+
+@functools.cache
+def _start_lapack() -> None:
+    """Load LAPACK's functions, which JAX does while it traces a program that calls them."""
+    jaxlib.lapack.prepare_lapack_call("potrf_ffi", np.dtype(float))
+
+
+class _Teller(pickle.Pickler):
+    """Writes down what a function was given; never read again."""
+
+    def persistent_id(self, obj: Any) -> None:
+        package = (getattr(obj, "__module__", None) or "builtins").partition(".")[0]
+        if hasattr(obj, "__qualname__") and package not in KNOWN:
+            raise pickle.PicklingError(f"The source of {obj!r} is not known.")
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, types.FunctionType):
+            return NotImplemented
+        code = obj.__code__
+        within = [cell.cell_contents for cell in obj.__closure__ or ()]
+        constants = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
+        where = (obj.__module__, obj.__qualname__, code.co_firstlineno, code.co_code, constants)
+        return tuple, ((*where, code.co_names, within, obj.__defaults__, obj.__kwdefaults__),)
+
+
+def _told(what: Any) -> bytes:
+    with io.BytesIO() as file:
+        _Teller(file, protocol=5).dump((_source(), _constants(), what))
+        return file.getvalue()
+
+
+def _constants() -> list[tuple]:
+    """Of the package's modules that compute: somebody may have set them to another value."""
+    return [
+        (name, constant, value)
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("nghvi.") and name.split(".")[1] not in EDGES
+        for constant, value in sorted(vars(module).items())
+        if constant.isupper() and isinstance(value, int | float | str)
+    ]
+
+
+@functools.cache
+def _source() -> tuple[str, ...]:
+    """The package's source, versions of what it is built on, and the compiler's flags."""
+    root, digest = pathlib.Path(__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    versions = [importlib.metadata.version(name) for name in VERSIONED]
+    return digest.hexdigest(), *versions, os.environ.get("XLA_FLAGS", "")
+
+
+def _settings() -> tuple:
+    return tuple(getattr(jax.config, name) for name in SETTINGS)
+
+
+def _is_plain() -> bool:
+    return jax.device_count() == 1 and not getattr(jax.config, SWITCHED_OFF)
+
+
+def forget_programs() -> None:
+    """Let go of all programs of this process, also of those of other packages."""
+    for each in _programs:
+        each.forget()
+    jax.clear_caches()
+    gc.collect()
+
+
+def forget_programs_if_many() -> None:
+    """Make room for further programs; called before a fit, whose own programs stay."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux, not the GNU C library
+        if MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+            forget_programs()
+            # What is freed stays with the process otherwise: small pieces between others.
+            ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,123 @@
+"""Programs that a later process finds ready."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nghvi import _compiled, _programs
+from nghvi._programs import program
+
+traced = []
+
+
+class Pair(eqx.Module):
+    value: jax.Array
+    name: str = eqx.field(static=True)
+
+
+def _scaled(pair, factor, extra=None):
+    traced.append(pair.name)
+    return Pair(pair.value * factor, pair.name.upper()), {"factor": factor, "extra": extra}
+
+
+@pytest.fixture
+def known(monkeypatch, tmp_path):
+    """Functions of this file count as the package's, whose programs are kept in a folder."""
+    monkeypatch.setattr(_compiled, "programs_folder", tmp_path)
+    monkeypatch.setattr(_programs, "KNOWN", {*_programs.KNOWN, "tests"})
+    traced.clear()
+    return tmp_path
+
+
+def test_a_program_returns_what_the_function_returns_and_is_traced_once_per_shape(known):
+    scaled = program(_scaled)
+    for _ in range(2):
+        pair, rest = scaled(Pair(jnp.arange(3.0), "a"), 2.0, extra=np.ones(2))
+        np.testing.assert_array_equal(pair.value, [0, 2, 4])
+        assert pair.name == "A"
+        assert rest["factor"] == 2.0
+        np.testing.assert_array_equal(rest["extra"], [1, 1])
+    assert traced == ["a"]
+    assert isinstance(scaled(Pair(jnp.arange(3), "a"), 2)[1]["factor"], int)
+    assert isinstance(scaled(Pair(jnp.arange(3), "a"), 2.0)[1]["factor"], float)
+    assert scaled(Pair(jnp.arange(4.0), "b"), 2.0)[0].name == "B"
+
+
+def test_inside_another_program_it_is_part_of_that():
+    scaled = program(_scaled)
+    slope = jax.grad(lambda x: jnp.sum(scaled(Pair(x, "a"), 3.0)[0].value))(jnp.ones(2))
+    np.testing.assert_array_equal(slope, [3, 3])
+
+
+def test_what_is_on_disk_is_not_traced(known):
+    program(_scaled)(Pair(jnp.arange(3.0), "a"), 2.0)
+    assert sorted(path.suffix for path in known.iterdir()) == [".compiled", ".traced"]
+    pair, rest = program(_scaled)(Pair(jnp.ones(3), "a"), 2.0)
+    np.testing.assert_array_equal(pair.value, [2, 2, 2])
+    assert (pair.name, rest) == ("A", {"factor": 2.0, "extra": None})
+    assert traced == ["a"]
+
+
+@pytest.mark.parametrize("suffix", [".compiled", ".traced"])
+def test_a_damaged_file_is_replaced(known, suffix):
+    program(_scaled)(Pair(jnp.arange(3.0), "a"), 2.0)
+    (path,) = known.glob(f"*{suffix}")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    pair, _ = program(_scaled)(Pair(jnp.ones(3), "a"), 2.0)
+    np.testing.assert_array_equal(pair.value, [2, 2, 2])
+    assert traced == ["a", "a"]
+    assert _programs._read(path) is not None
+
+
+def test_another_constant_is_another_program(known, monkeypatch):
+    program(_scaled)(Pair(jnp.arange(3.0), "a"), 2.0)
+    monkeypatch.setattr("nghvi.latents.integrate.NODES_AT_ONCE", 7, raising=False)
+    program(_scaled)(Pair(jnp.arange(3.0), "a"), 2.0)
+    assert traced == ["a", "a"]
+
+
+def test_nothing_is_kept_of_functions_from_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setattr(_compiled, "programs_folder", tmp_path)
+    pair, _ = program(_scaled)(Pair(jnp.arange(3.0), "a"), 2.0)
+    np.testing.assert_array_equal(pair.value, [0, 2, 4])
+    assert not list(tmp_path.iterdir())
+
+
+def test_functions_are_told_apart_by_what_they_close_over(known):
+    def times(factor):
+        return lambda x: factor * x
+
+    told = [_programs._told(f) for f in (times(2.0), times(3.0), times(2.0))]
+    assert told[0] == told[2] != told[1]
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        _programs._told(subprocess.run)
+
+
+FIT = """
+import numpy as np, pandas as pd, nghvi
+rng = np.random.default_rng(1)
+g = np.repeat(np.arange(12), 5)
+frame = pd.DataFrame({"g": g, "x": rng.normal(size=60)})
+frame["y"] = frame.x + rng.normal(size=12)[g] + rng.normal(size=60)
+fit = nghvi.mixed("y ~ x + (1 | g)", frame)
+print(fit.elbo_.hex(), *(v.hex() for v in fit.predict(frame)))
+"""
+
+
+def test_a_second_process_gives_the_same_numbers(tmp_path):
+    def told(folder):
+        given = {**os.environ, "NGHVI_CACHE": str(folder)}
+        run = [sys.executable, "-c", FIT]
+        return subprocess.run(run, env=given, capture_output=True, check=True).stdout
+
+    first, second = told(tmp_path), told(tmp_path)
+    assert first == second
+    assert len(list(tmp_path.rglob("*.compiled"))) >= 5
