@@ -5,7 +5,7 @@ Bands hold the uncertainty of the parameters and the effects, not that of new ob
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,9 @@ from nghvi._typing import Data
 from nghvi.data import Rows
 from nghvi.data.frame import DataError, read_columns, suggest
 from nghvi.data.labels import encode_groups
+from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.choices import check_counts, check_level, check_seed
+from nghvi.formula import Design
 from nghvi.inference import unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
@@ -40,7 +42,7 @@ CURVE_COLUMNS = ("group", "mean", "lower", "upper")
 
 
 def lek_profile(
-    estimator: Any,
+    estimator: MixedEstimator,
     variable: Any,
     groups: Any = None,
     reference: Mapping | pd.Series | None = None,
@@ -85,7 +87,7 @@ def lek_profile(
 
 
 def partial_dependence(
-    estimator: Any,
+    estimator: MixedEstimator,
     variable: Any,
     X: Any,
     groups: Any = None,
@@ -122,7 +124,7 @@ def partial_dependence(
             x = request.x.copy()
             x[:, _column(estimator, name)] = _scaled(estimator, name, value)
             return x
-        raw = read_columns(X, estimator.formula_.inputs, estimator.reader_.bounds)
+        raw = read_columns(X, _raw(estimator).inputs, estimator.reader_.bounds)
         frame = raw[used].assign(**{name: value})
         return _columns_of_model(estimator, frame)
 
@@ -136,7 +138,9 @@ def partial_dependence(
     return _curves(labels, name, values, np.concatenate(averages, axis=2), level)
 
 
-def variance_share(estimator: Any, X: Any = None, draws: int = 200, seed: int = 0) -> pd.DataFrame:
+def variance_share(
+    estimator: MixedEstimator, X: Any = None, draws: int = 200, seed: int = 0
+) -> pd.DataFrame:
     """Share of each random feature in the variance of the predictor between groups.
 
     The share of feature j is Omega_jj E[h_j^2] over the sum of these, E over the rows of X (the
@@ -162,7 +166,7 @@ def variance_share(estimator: Any, X: Any = None, draws: int = 200, seed: int = 
     return pd.DataFrame({"mean": shares.mean(axis=0), "sd": shares.std(axis=0)}, index=index)
 
 
-def icc(estimator: Any, level: float = LEVEL) -> Summary:
+def icc(estimator: MixedEstimator, level: float = LEVEL) -> Summary:
     """Shares of every grouping factor, and of noise, in the variance of a response.
 
     Of one factor with random intercepts it is the intraclass correlation. Effects of columns count
@@ -203,7 +207,7 @@ def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Ar
     return jax.lax.map(one, theta)
 
 
-def _expected(estimator: Any, request: Request) -> Float[np.ndarray, "s n"]:
+def _expected(estimator: MixedEstimator, request: Request) -> Float[np.ndarray, "s n"]:
     """Draws of the expected response in the user's units."""
     posterior = estimator.posterior_
     return posterior.scaling.raw_response(predictor_draws(posterior, request))
@@ -233,7 +237,7 @@ def _check_settings(n_grid: int, draws: int, level: float, seed: int) -> None:
     check_level(level)
 
 
-def _input_name(estimator: Any, variable: Any) -> str:
+def _input_name(estimator: MixedEstimator, variable: Any) -> str:
     """The name of an input; of an array's, its column number will do."""
     check_is_fitted(estimator, "posterior_")
     named = hasattr(estimator, "feature_names_in_") or isinstance(variable, str)
@@ -252,23 +256,42 @@ def _input_name(estimator: Any, variable: Any) -> str:
     )
 
 
-def followed(estimator: Any) -> tuple[str, ...]:
+class _Raw(NamedTuple):
+    """The columns that a formula reads: quantiles of its numbers, the commonest of the others."""
+
+    design: Design
+    quantiles: pd.DataFrame
+    commonest: dict[str, Any]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.design.inputs
+
+
+def _raw(estimator: MixedEstimator) -> _Raw:
+    """Of a model that has a formula."""
+    reader = estimator.reader_
+    quantiles, commonest = reader.raw_quantiles, reader.commonest
+    return _Raw(cast(Design, reader.design), cast(pd.DataFrame, quantiles), cast(dict, commonest))
+
+
+def followed(estimator: MixedEstimator) -> tuple[str, ...]:
     """Inputs that a curve can follow: columns of numbers."""
-    raw = () if estimator.formula_ is None else tuple(estimator.reader_.raw_quantiles.columns)
+    raw = () if estimator.formula is None else tuple(_raw(estimator).quantiles.columns)
     return tuple(dict.fromkeys((*movable(estimator), *raw)))
 
 
-def movable(estimator: Any) -> tuple[str, ...]:
+def movable(estimator: MixedEstimator) -> tuple[str, ...]:
     """Inputs that are one column of the model: of a formula, numbers that no other reads."""
     if estimator.formula is not None:
-        return estimator.formula_.movable
+        return _raw(estimator).design.movable
     inputs, spec = estimator.reader_.inputs, estimator.reader_.spec
     # What settings say is known about a row comes last.
     return inputs[: len(inputs) - len(spec.known_coef) - len(spec.facts)]
 
 
 def _grid(
-    estimator: Any, name: str, grid: Any, n_grid: int, quantiles: tuple[float, float]
+    estimator: MixedEstimator, name: str, grid: Any, n_grid: int, quantiles: tuple[float, float]
 ) -> np.ndarray:
     if grid is not None:
         values = np.asarray(grid, float)
@@ -276,7 +299,7 @@ def _grid(
             raise DataError("grid: give a list of finite values of the input.")
         return values
     single = name in movable(estimator)
-    known = (estimator.input_quantiles_ if single else estimator.reader_.raw_quantiles)[name]
+    known = (estimator.input_quantiles_ if single else _raw(estimator).quantiles)[name]
     ends = []
     for quantile in quantiles:
         near = np.isclose(known.index, quantile)
@@ -290,7 +313,7 @@ def _grid(
     return np.linspace(ends[0], ends[1], n_grid)
 
 
-def _reference_row(estimator: Any, reference: Any) -> np.ndarray:
+def _reference_row(estimator: MixedEstimator, reference: Any) -> np.ndarray:
     """The columns of the model at the reference, on the fitted scale."""
     row = estimator.input_quantiles_.loc[0.5].copy()
     # A row of the training table holds its group as well.
@@ -300,7 +323,7 @@ def _reference_row(estimator: Any, reference: Any) -> np.ndarray:
         if str(name) in row.index:
             row[str(name)] = _finite(value, name)
         elif str(name) in known.columns:
-            row.update(known.at(str(name), _finite(value, name)))
+            row.update(pd.Series(known.at(str(name), _finite(value, name))))
         elif str(name) not in ignored:
             raise DataError(f"reference: {name!r} is not an input of the model.")
     scaling = estimator.posterior_.scaling
@@ -308,25 +331,25 @@ def _reference_row(estimator: Any, reference: Any) -> np.ndarray:
     return scaling.apply(np.concatenate([intercept, row.to_numpy(float)]))
 
 
-def _moves_others(estimator: Any, reference: Any) -> bool:
+def _moves_others(estimator: MixedEstimator, reference: Any) -> bool:
     """Whether a reference names columns of which a formula makes others, such as trials(n)."""
     if estimator.formula is None or reference is None:
         return False
     named = set(map(str, dict(reference))) - set(estimator.input_quantiles_)
-    return bool(named & set(estimator.formula_.inputs))
+    return bool(named & set(_raw(estimator).inputs))
 
 
-def _raw_reference(estimator: Any, reference: Any, number: int) -> pd.DataFrame:
+def _raw_reference(estimator: MixedEstimator, reference: Any, number: int) -> pd.DataFrame:
     """As many rows of raw inputs at the reference, for a formula to code."""
-    reader = estimator.reader_
-    row = {**reader.raw_quantiles.loc[0.5].to_dict(), **reader.commonest}
+    raw = _raw(estimator)
+    row = {**raw.quantiles.loc[0.5].to_dict(), **raw.commonest}
     for name, value in ({} if reference is None else dict(reference)).items():
-        if str(name) in estimator.formula_.inputs:
-            measured = str(name) in reader.raw_quantiles
+        if str(name) in raw.inputs:
+            measured = str(name) in raw.quantiles
             row[str(name)] = _finite(value, name) if measured else value
         elif str(name) not in map(str, estimator.group_columns_):
             raise DataError(f"reference: {name!r} is not an input of the model.")
-    for name in estimator.formula_.inputs:
+    for name in raw.inputs:
         if name not in row:
             raise DataError(f"reference: give a value of {name!r}, which holds no numbers or text.")
     return pd.DataFrame({name: [value] * number for name, value in row.items()})
@@ -342,19 +365,19 @@ def _finite(value: Any, name: Any) -> float:
     return number
 
 
-def _columns_of_model(estimator: Any, X: Any, *, grouped: bool = False) -> np.ndarray:
+def _columns_of_model(estimator: MixedEstimator, X: Any, *, grouped: bool = False) -> np.ndarray:
     """The inputs of rows on the fitted scale; ``grouped``: whether a group column must be there."""
     reader = estimator.reader_
     return reader.scaled(reader.table(X, grouped=grouped), estimator.posterior_.scaling)
 
 
-def _column(estimator: Any, name: str) -> int:
+def _column(estimator: MixedEstimator, name: str) -> int:
     """Position of an input among the model's columns, which may begin with an intercept."""
     inputs = estimator.reader_.inputs
     return len(estimator.posterior_.scaling.centre) - len(inputs) + inputs.index(name)
 
 
-def _scaled(estimator: Any, name: str, values: Any) -> Any:
+def _scaled(estimator: MixedEstimator, name: str, values: Any) -> Any:
     scaling, column = estimator.posterior_.scaling, _column(estimator, name)
     return (values - scaling.centre[column]) / scaling.scale[column]
 
@@ -368,7 +391,7 @@ def _listed(groups: Any) -> list:
     return labels
 
 
-def _profile_codes(estimator: Any, labels: list) -> np.ndarray:
+def _profile_codes(estimator: MixedEstimator, labels: list) -> np.ndarray:
     """Positions of the labels among the known groups; -1 for the population."""
     named = np.array([not (isinstance(label, str) and label == POPULATION) for label in labels])
     codes = np.full(len(labels), -1)
@@ -376,7 +399,7 @@ def _profile_codes(estimator: Any, labels: list) -> np.ndarray:
     return codes
 
 
-def _known_codes(estimator: Any, labels: list) -> np.ndarray:
+def _known_codes(estimator: MixedEstimator, labels: list) -> np.ndarray:
     """Positions of the labels among the known groups."""
     if not labels:
         return np.zeros(0, int)

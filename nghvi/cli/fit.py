@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import pathlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -36,6 +36,9 @@ from nghvi.formula import bounds_of, parse, variables
 from nghvi.recipes.verdict import Status
 from nghvi.responses import RESPONSES
 from nghvi.storage.checkpoints import checkpoint_files
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 EXAMPLES = """\
 nghvi fit pupils.csv --formula "score ~ ses + sector * sex + (1 + ses | school)" --out run
@@ -293,7 +296,7 @@ def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) 
         )
 
 
-def _report(chosen: argparse.Namespace, estimator: Any) -> int:
+def _report(chosen: argparse.Namespace, estimator: "MixedEstimator") -> int:
     verdict = estimator.posterior_.inference.verdict
     stopped = verdict.status is Status.INTERRUPTED
     if chosen.json:

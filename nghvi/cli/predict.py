@@ -4,7 +4,7 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,9 @@ from nghvi.cli.table_files import (
 from nghvi.data.labels import encode_groups
 from nghvi.posterior.predictive import predictor_draws
 from nghvi.storage.file import place_of, replaced
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 DRAWS = 1000
 ROWS_AT_ONCE = 20_000
@@ -81,7 +84,7 @@ def run(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> int:
+def _to_parquet(chosen: argparse.Namespace, estimator: "MixedEstimator", names: list[str]) -> int:
     """Predictions written as rows are read, in their order."""
     parts: Iterator[pd.DataFrame]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
@@ -106,7 +109,9 @@ def _to_parquet(chosen: argparse.Namespace, estimator: Any, names: list[str]) ->
     return 0
 
 
-def _complete(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> pd.DataFrame:
+def _complete(
+    chosen: argparse.Namespace, estimator: "MixedEstimator", names: list[str]
+) -> pd.DataFrame:
     """The inputs of a table, checked, without the rows that are to be left out."""
     rows = read_table(chosen.data, Csv.of(vars(chosen)))
     for name in names:
@@ -116,7 +121,9 @@ def _complete(chosen: argparse.Namespace, estimator: Any, names: list[str]) -> p
     return rows
 
 
-def _predicted(chosen: argparse.Namespace, estimator: Any, rows: pd.DataFrame) -> pd.DataFrame:
+def _predicted(
+    chosen: argparse.Namespace, estimator: "MixedEstimator", rows: pd.DataFrame
+) -> pd.DataFrame:
     """Predictions, with the number of their row in the table if some may be left out."""
     predicted = predictions(estimator, rows, chosen.level)
     if chosen.missing == "drop":
@@ -124,7 +131,7 @@ def _predicted(chosen: argparse.Namespace, estimator: Any, rows: pd.DataFrame) -
     return predicted
 
 
-def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFrame:
+def predictions(estimator: "MixedEstimator", rows: pd.DataFrame, level: float) -> pd.DataFrame:
     """Mean and interval of every row's response, or of the second class's probability.
 
     Of more classes, the probability of each.
@@ -149,13 +156,13 @@ def predictions(estimator: Any, rows: pd.DataFrame, level: float) -> pd.DataFram
     return pd.DataFrame(_with_known_groups(estimator, rows, columns))
 
 
-def _with_known_groups(estimator: Any, rows: pd.DataFrame, columns: dict) -> dict:
+def _with_known_groups(estimator: "MixedEstimator", rows: pd.DataFrame, columns: dict) -> dict:
     labels, groups = estimator.reader_.table(rows).group, estimator.groups_
     if labels is None:
         return columns
-    if not isinstance(labels, tuple):
-        return {**columns, "group_known": encode_groups(labels, groups) >= 0}
-    each = zip(groups.items(), labels, strict=True)
+    named = groups if isinstance(groups, dict) else {"group": groups}
+    given = labels if isinstance(labels, tuple) else (labels,)
+    each = zip(named.items(), given, strict=True)
     return columns | {
         f"{name}_known": encode_groups(own, known) >= 0 for (name, known), own in each
     }

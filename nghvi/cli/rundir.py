@@ -11,13 +11,16 @@ import pathlib
 import platform
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nghvi
 from nghvi.cli.parts import UsageError, as_json, writing
 from nghvi.data import parquet
 from nghvi.data.streamed import StreamedRows
 from nghvi.storage.file import replaced
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 MODEL, SUMMARY, SETTINGS = "model.nghvi", "summary.csv", "settings.json"
 ROWS = "rows"
@@ -62,7 +65,9 @@ def _lock(out: pathlib.Path, directory: int) -> None:
         pass  # a file system without locks
 
 
-def write(out: pathlib.Path, estimator: Any, asked: dict[str, Any], table: pathlib.Path) -> None:
+def write(
+    out: pathlib.Path, estimator: "MixedEstimator", asked: dict[str, Any], table: pathlib.Path
+) -> None:
     """Everything that a run leaves behind; of the table only where it is."""
     estimator.save(out / MODEL)
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}

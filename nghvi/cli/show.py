@@ -3,7 +3,7 @@
 import argparse
 import pathlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -13,6 +13,9 @@ from nghvi.cli.table_files import Csv, check_cells, check_column, read_table, wi
 from nghvi.estimators.tables import LEVEL
 from nghvi.formula import parse, response_of, variables
 from nghvi.report.words import is_linear
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 SUMMARY_EXAMPLES = "nghvi summary run\nnghvi summary run --level 0.95 --json"
 
@@ -33,7 +36,7 @@ def run_summary(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def findings(estimator: Any, level: float = LEVEL) -> dict[str, Any]:
+def findings(estimator: "MixedEstimator", level: float = LEVEL) -> dict[str, Any]:
     """What a program wants to know about a fit."""
     return {
         "converged": bool(estimator.converged_),
@@ -50,7 +53,7 @@ def findings(estimator: Any, level: float = LEVEL) -> dict[str, Any]:
     }
 
 
-def shown(estimator: Any, level: float = LEVEL) -> str:
+def shown(estimator: "MixedEstimator", level: float = LEVEL) -> str:
     """What a person wants to know about a fit."""
     # That of a network belongs to one mode and cannot be trusted.
     evidence = f"log evidence {estimator.log_evidence_:.2f}, " if is_linear(estimator) else ""
@@ -106,7 +109,9 @@ def run_report(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(estimator: Any, path: pathlib.Path, run_directory: pathlib.Path) -> tuple[Any, pd.Series]:
+def _rows(
+    estimator: "MixedEstimator", path: pathlib.Path, run_directory: pathlib.Path
+) -> tuple[Any, pd.Series]:
     """Inputs and responses in a table, as the fit read them."""
     inputs, formula = list(estimator.feature_names_in_), estimator.formula
     made_in_python = formula and not (run_directory / rundir.SETTINGS).is_file()

@@ -19,8 +19,8 @@ from nghvi.data.working_copy import Index
 
 SUFFIXES = (".parquet", ".pq")
 ROWS_AT_ONCE = 131_072
-MOST_CLASSES = 3
-"""Classes that are remembered: one more than a binary response may have."""
+REMEMBERED_CLASSES = 3
+"""One more than a binary response may have."""
 
 
 class Selection(NamedTuple):
@@ -109,7 +109,7 @@ def index(files: Sequence[pathlib.Path], chosen: Selection) -> Index:
         largest = np.maximum(largest, np.abs(values).max(axis=0, initial=0.0))
         with np.errstate(all="ignore"):  # sizes are checked at the end
             moments.add(values)
-        if chosen.classes and len(classes.merged()[0]) >= MOST_CLASSES:
+        if chosen.classes and len(classes.merged()[0]) >= REMEMBERED_CLASSES:
             break
     if not moments.number:
         raise DataError(f"{files[0]}: there are columns but no rows.")

@@ -8,7 +8,7 @@ corrected by importance weights, and coefficients of the columns themselves.
 import dataclasses
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import clone
@@ -16,6 +16,9 @@ from sklearn.base import clone
 from nghvi.estimators.tables import verdict_sentence
 from nghvi.networks import Skip
 from nghvi.posterior.mixed import MixedPosterior, params_at
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 LEAST_SIZE = 0.1
 """Of a network that adds something; its prior is N(0, 1)."""
@@ -33,7 +36,7 @@ def size_if_nothing(posterior: MixedPosterior) -> float | None:
     return size if size < LEAST_SIZE else None
 
 
-def adopt_linear(estimator: Any, size: float, X: Any, y: Any, counts: Any) -> None:
+def adopt_linear(estimator: "MixedEstimator", size: float, X: Any, y: Any, counts: Any) -> None:
     """Make the better of the linear models that the network contains the estimator's result.
 
     Intercepts by group, or slopes as well if the log evidence is clearly for them. Where none is
@@ -58,7 +61,7 @@ def adopt_linear(estimator: Any, size: float, X: Any, y: Any, counts: Any) -> No
     estimator.verdict_ = verdict_sentence(estimator.posterior_)
 
 
-def _candidates(estimator: Any) -> Iterator[dict[str, Any]]:
+def _candidates(estimator: "MixedEstimator") -> Iterator[dict[str, Any]]:
     """Settings of the linear models."""
     priors, random = estimator.priors, estimator.random
     scales = () if priors is None else (priors.coef_sd, getattr(priors.effects, "scale", 1.0))

@@ -8,7 +8,7 @@ Everything on the way is learnt at the fit and kept in a :class:`RowReader`; :fu
 is the way back.
 """
 
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -39,6 +39,9 @@ from nghvi.formula import Design, bounds_of, learn, parse, response_given, varia
 from nghvi.posterior.mixed import MixedPosterior
 from nghvi.posterior.predictive import Request
 from nghvi.storage.classes import instance
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 DRAWS = 200
 """That predictions are made with, unless told otherwise."""
@@ -96,9 +99,9 @@ class RowReader(NamedTuple):
         return RowReader(name, spec, facts, design, inputs=(), columns=None, classes=None)
 
     @staticmethod
-    def gathered(estimator: Any) -> "RowReader":
+    def gathered(estimator: "MixedEstimator") -> "RowReader":
         """From the attributes among which earlier versions scattered it; they are removed."""
-        kept = vars(estimator)
+        kept = estimator.__dict__
         parts = {new: kept.pop(old) for old, new in SCATTERED.items() if old in kept}
         kept.pop("groups_", None)  # the posterior has them
         names = kept.get("feature_names_in_")

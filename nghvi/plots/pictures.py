@@ -14,6 +14,7 @@ from nghvi import interpret
 from nghvi._core.errors import InputError
 from nghvi.data.frame import DataError
 from nghvi.estimators import tables
+from nghvi.estimators._base import MixedEstimator
 
 BLUE, GREY, ORANGE = "#2a6f97", "#8d99ae", "#d1495b"
 CURVES = [(colour, dash) for dash in ("-", "--") for colour in (BLUE, ORANGE, GREY)]
@@ -59,7 +60,7 @@ NAMED_GROUPS = 40
 """Groups up to which a caterpillar plot names them."""
 
 
-def trace(estimator: Any, ax: Axes | None = None) -> Axes:
+def trace(estimator: MixedEstimator, ax: Axes | None = None) -> Axes:
     """The noisy objective of the last stage against the step, with the final ELBO."""
     table = estimator.trace_
     if table.empty:
@@ -79,7 +80,7 @@ def trace(estimator: Any, ax: Axes | None = None) -> Axes:
 
 
 def posterior(
-    estimator: Any,
+    estimator: MixedEstimator,
     name: str | Sequence[str] | None = None,
     ax: Any = None,
     truth: float | Mapping[str, float] | None = None,
@@ -124,7 +125,7 @@ def draw_density(drawn: tables.Drawn, name: str, ax: Axes, truth: Any = None) ->
 
 
 def caterpillar(
-    estimator: Any, effect: str | None = None, ax: Axes | None = None, most: int = 200
+    estimator: MixedEstimator, effect: str | None = None, ax: Axes | None = None, most: int = 200
 ) -> Axes:
     """Group effects in order of size, with 90 % intervals.
 
@@ -163,7 +164,7 @@ def draw_caterpillar(table: pd.DataFrame, effect: str, ax: Axes, most: int = 200
     return ax
 
 
-def overview(estimator: Any, truth: dict[str, float] | None = None) -> Figure:
+def overview(estimator: MixedEstimator, truth: dict[str, float] | None = None) -> Figure:
     """One figure: trace, group effects and the density of every main parameter."""
     drawn = tables.drawn_parameters(estimator.posterior_)
     panels = 2 + len(drawn.values)
@@ -186,7 +187,7 @@ UNGROUPED = (interpret.POPULATION, interpret.ALL)
 
 
 def lek(
-    estimator: Any,
+    estimator: MixedEstimator,
     variable: Any,
     groups: Any = None,
     reference: Any = None,
@@ -201,7 +202,7 @@ def lek(
 
 
 def partial_dependence(
-    estimator: Any,
+    estimator: MixedEstimator,
     variable: Any,
     X: Any,
     groups: Any = None,
@@ -219,7 +220,11 @@ def partial_dependence(
 
 
 def variance_share(
-    estimator: Any, X: Any = None, ax: Axes | None = None, most: int = 20, **settings: Any
+    estimator: MixedEstimator,
+    X: Any = None,
+    ax: Axes | None = None,
+    most: int = 20,
+    **settings: Any,
 ) -> Axes:
     """Shares of the ``most`` important features in the variance between groups, with sds.
 
@@ -238,7 +243,7 @@ def variance_share(
     return ax
 
 
-def _curves(estimator: Any, table: Any, ax: Axes | None) -> Axes:
+def _curves(estimator: MixedEstimator, table: Any, ax: Axes | None) -> Axes:
     """One line per group; with bands and a legend if they are few, thin and grey if not."""
     ax = axes_or_new(ax)
     variable, labels = table.columns[1], list(dict.fromkeys(table["group"]))

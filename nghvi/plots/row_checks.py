@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from scipy.ndimage import gaussian_filter1d
 from scipy.stats import binom
 
+from nghvi.estimators._base import MixedEstimator
 from nghvi.plots.pictures import (
     BLUE,
     GREY,
@@ -25,7 +26,12 @@ LEVEL = 0.9
 
 
 def predictive_check(
-    estimator: Any, X: Any, y: Any, ax: Axes | None = None, draws: int = 50, seed: int = 0
+    estimator: MixedEstimator,
+    X: Any,
+    y: Any,
+    ax: Axes | None = None,
+    draws: int = 50,
+    seed: int = 0,
 ) -> Axes:
     """Replicated data sets beside the observed one.
 
@@ -87,7 +93,7 @@ def _bars(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
     ax.set(xlabel="response", ylabel="rows", ylim=(0, None))
 
 
-def _cells(estimator: Any, X: Any, replicated: np.ndarray) -> np.ndarray:
+def _cells(estimator: MixedEstimator, X: Any, replicated: np.ndarray) -> np.ndarray:
     """A number for every row: its group's, or the tenth of its probability."""
     if len(estimator.groups_):
         return estimator.reader_.request(estimator.posterior_, X).codes
@@ -111,7 +117,9 @@ def _shares(y: np.ndarray, replicated: np.ndarray, cells: np.ndarray, kind: str,
     ax.set_yticks(np.linspace(0, 1, 6))
 
 
-def calibration(estimator: Any, X: Any, y: Any, ax: Any = None, **settings: Any) -> np.ndarray:
+def calibration(
+    estimator: MixedEstimator, X: Any, y: Any, ax: Any = None, **settings: Any
+) -> np.ndarray:
     """Whether predicted probabilities come true; two panels.
 
     For numbers and counts: histogram of the probability integral transform, and the share of
@@ -121,7 +129,9 @@ def calibration(estimator: Any, X: Any, y: Any, ax: Any = None, **settings: Any)
     return draw_calibration(estimator, estimator.check_rows(X, y, **settings), ax)
 
 
-def draw_calibration(estimator: Any, checked: pd.DataFrame, ax: Any = None) -> np.ndarray:
+def draw_calibration(
+    estimator: MixedEstimator, checked: pd.DataFrame, ax: Any = None
+) -> np.ndarray:
     """The picture of :func:`calibration` from rows that are checked already."""
     axes = grid_or_new(ax, 2, 2)
     left, right = axes.ravel()[:2]
@@ -178,7 +188,9 @@ def _reliability(checked: pd.DataFrame, second: str, ax: Axes) -> None:
     ax.legend(frameon=False)
 
 
-def residuals(estimator: Any, X: Any, y: Any, ax: Axes | None = None, **settings: Any) -> Axes:
+def residuals(
+    estimator: MixedEstimator, X: Any, y: Any, ax: Axes | None = None, **settings: Any
+) -> Axes:
     """Residuals against predictions, with averages; settings as in ``check_rows``.
 
     For numbers each residual is divided by its predictive sd; for classes, where single ones
@@ -187,7 +199,9 @@ def residuals(estimator: Any, X: Any, y: Any, ax: Axes | None = None, **settings
     return draw_residuals(estimator, estimator.check_rows(X, y, **settings), ax)
 
 
-def draw_residuals(estimator: Any, checked: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def draw_residuals(
+    estimator: MixedEstimator, checked: pd.DataFrame, ax: Axes | None = None
+) -> Axes:
     """The picture of :func:`residuals` from rows that are checked already."""
     ax = axes_or_new(ax)
     left = checked["observed"] - checked["predicted"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from nghvi._core.errors import StorageError
 from nghvi.data.frame import DataError
+from nghvi.estimators._base import MixedEstimator
 from nghvi.report.figures import Gallery
 from nghvi.report.html import CSS, Html, element, paragraph
 from nghvi.report.sections import MOST_ROWS, Subject, page_sections
@@ -16,7 +17,7 @@ TITLES = {True: "Report of a mixed classification", False: "Report of a mixed re
 
 
 def write_report(
-    estimator: Any, path: str | os.PathLike, X: Any = None, y: Any = None
+    estimator: MixedEstimator, path: str | os.PathLike, X: Any = None, y: Any = None
 ) -> pathlib.Path:
     """Write the page to ``path``; an existing file is replaced at once or not at all."""
     place = place_of(path)

@@ -12,6 +12,7 @@ from sklearn.utils import resample
 
 from nghvi import interpret, plots
 from nghvi.estimators import tables
+from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.formula import SAID_BY_FORMULA
 from nghvi.formula import parse
 from nghvi.plots.pictures import draw_caterpillar, draw_density
@@ -25,7 +26,7 @@ from nghvi.report.html import Html, element, facts, join, paragraph, section, ta
 class Subject(NamedTuple):
     """What the page is about."""
 
-    estimator: Any
+    estimator: MixedEstimator
     X: Any
     y: Any
     checked: pd.DataFrame | None
@@ -87,7 +88,7 @@ def _code(content: str) -> Html:
     return element("pre", element("code", content))
 
 
-def _groups(estimator: Any) -> str:
+def _groups(estimator: MixedEstimator) -> str:
     if isinstance(estimator.groups_, dict):
         each = [f"{len(levels):,} of {name}" for name, levels in estimator.groups_.items()]
         return ", ".join(each)
@@ -187,7 +188,7 @@ def reproduction(subject: Subject) -> Html:
     )
 
 
-def _call(estimator: Any, changed: dict[str, Any]) -> list[str]:
+def _call(estimator: MixedEstimator, changed: dict[str, Any]) -> list[str]:
     """The lines that fit it again and write the page."""
     if estimator.formula is None:
         name, arguments, rows = f"nghvi.{type(estimator).__name__}", [], "X, y"
@@ -230,8 +231,8 @@ def parameters(subject: Subject) -> Html:
             table("Population coefficients, 90 % intervals", heads, rows, kind="reading")
         )
         if response.ratio is not None:
-            ratios = estimator.ratios()
-            rows = [[n, *(words.number(ratios.loc[n, c]) for c in RATIOS)] for n in features]
+            ratios = estimator.ratios()[[*RATIOS]].loc[features].astype(float)
+            rows = [[row[0], *map(words.number, row[1:])] for row in ratios.itertuples()]
             said = f"{response.ratio.capitalize()}s: factors for 1 more of an input"
             content.append(table(said, ["coefficient", "median", "5 %", "95 %"], rows))
     else:
@@ -274,7 +275,7 @@ def priors(subject: Subject) -> Html | None:
     ranges = estimator.prior_summary()
     rows = [
         [
-            _component(name),
+            _component(str(name)),
             f"{row['prior']:.2f}",
             f"{row['likelihood']:.2f}",
             ranges["prior"].get(name, "-"),
@@ -378,10 +379,10 @@ def profiles(subject: Subject) -> Html | None:
     return section("Profiles", paragraph(said), content)
 
 
-def _typical_groups(estimator: Any, name: str, among: int = 50) -> list:
-    """Groups whose profiles are lowest, in the middle and highest, of some of them."""
+def _typical_groups(estimator: MixedEstimator, name: str, among: int = 50) -> list:
+    """Groups whose profiles are lowest, in the middle and highest, of some of one factor's."""
     labels = estimator.groups_
-    if not len(labels):
+    if isinstance(labels, dict) or not len(labels):
         return []
     some = labels[np.unique(np.linspace(0, len(labels) - 1, among).astype(int))].tolist()
     curves = interpret.lek_profile(estimator, name, some, n_grid=5, draws=50)

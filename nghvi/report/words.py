@@ -1,11 +1,12 @@
 """Sentences and numbers for a reader who is not a specialist."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from nghvi import scores
+from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checks import NEW, ORIGIN, PARTLY
 from nghvi.networks import Identity
 from nghvi.recipes.importance import RELIABLE
@@ -23,7 +24,7 @@ class Judgement(NamedTuple):
     advice: tuple[str, ...] = ()
 
 
-def judgement(estimator: Any) -> Judgement:
+def judgement(estimator: MixedEstimator) -> Judgement:
     """The panel that opens the report."""
     inference = estimator.posterior_.inference
     verdict, linear = inference.verdict, is_linear(estimator)
@@ -44,7 +45,7 @@ def judgement(estimator: Any) -> Judgement:
     return Judgement("good", heading, said, "The results below can be used.")
 
 
-def is_linear(estimator: Any) -> bool:
+def is_linear(estimator: MixedEstimator) -> bool:
     """Whether coefficients belong to input columns."""
     return isinstance(estimator.posterior_.model.trunk, Identity)
 
@@ -67,7 +68,7 @@ def sign(row: pd.Series) -> str:
     return "negative" if row["q95"] < 0 else "sign uncertain"
 
 
-def scale(estimator: Any) -> str:
+def scale(estimator: MixedEstimator) -> str:
     """What coefficients are measured on if that is not the scale of the response."""
     response = estimator.posterior_.model.response
     if response.support.two_valued:
@@ -85,7 +86,7 @@ def share(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def accuracy(estimator: Any, checked: pd.DataFrame) -> str:
+def accuracy(estimator: MixedEstimator, checked: pd.DataFrame) -> str:
     """How close predictions are to what was observed."""
     y, predicted = checked["observed"].to_numpy(), checked["predicted"].to_numpy()
     if estimator.posterior_.model.response.support.two_valued:
