@@ -33,6 +33,9 @@ from nghvi.recipes.start import value_and_score
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
 COSTLY = 20_000
+TELLING, FEWER, USUAL = 70_000_000, 100, 250
+"""Numbers touched by the draws that tell the ELBO of such a model, and how many they are at
+least and at most."""
 ENORMOUS, FEW = 50_000_000, 10
 """Numbers touched by an evaluation beyond which few draws are evaluated: too few for k-hat."""
 ASTRAY, UNLIKE = 0.03, 0.05
@@ -319,10 +322,12 @@ def finish(
     fitted = model if fitted is None else fitted
     costly = evaluation_size(fitted, data) > COSTLY
     batch = side_by_side(fitted, data.example if isinstance(data, Batches) else data)
-    slow = not model.integration_is_cheap or evaluation_size(model, data) > HUGE
-    draws = 50 if costly and slow else 250 if costly else 2000
+    size = max(evaluation_size(model, data), 1)
+    slow = not model.integration_is_cheap or size > HUGE
+    some = 50 if slow else int(np.clip(TELLING // size, FEWER, USUAL))
+    draws = some if costly else 2000
     correct = correct and not integrals_are_costly(model, data)
-    if evaluation_size(model, data) > ENORMOUS:
+    if size > ENORMOUS:
         draws = FEW
     found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch)
     if not np.isfinite(found.elbo):
@@ -330,7 +335,6 @@ def finish(
         done = done._replace(verdict=_failed(lost, len(found.log_ratio)))
     gap = found.log_evidence - found.elbo if np.isfinite(found.elbo) else float("inf")
     corrected = None
-    size = max(evaluation_size(model, data), 1)
     if correct and gap > (EXACT if 2**10 * size <= AFFORDABLE else CLOSE_ENOUGH):
         rng = _generator(key_pool)
         number = int(np.clip(np.log2(AFFORDABLE / size), 10, 12))

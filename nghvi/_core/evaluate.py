@@ -78,7 +78,8 @@ def log_targets(
         at = jax.device_put(theta)
         total = sum(np.asarray(_log_targets(model, p, at, batch or BATCH)) for p in data.each())
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
-    size = len(theta) if len(theta) < FEW else BATCH
+    # One by one where each fills the caches: the same program then serves any count at all.
+    size = 1 if batch == 1 else len(theta) if len(theta) < FEW else BATCH
     padded = -(-len(theta) // size) * size
     filled = np.concatenate(
         [theta, np.broadcast_to(theta[:1], (padded - len(theta), theta.shape[1]))]

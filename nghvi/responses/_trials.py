@@ -5,11 +5,11 @@ from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import numpy as np
-from jax.scipy.special import gammaln
 from jaxtyping import Array
 
 from nghvi._core.response import ResponseError
 from nghvi._core.support import Support, offenders
+from nghvi._special import log_gamma
 from nghvi.responses._summed import Summed
 
 
@@ -87,4 +87,4 @@ class OfTrials(Summed):
     def log_choices(self, y: Array) -> Array:
         """log of n over y."""
         n = self.num_trials
-        return gammaln(n + 1.0) - gammaln(y + 1) - gammaln(n - y + 1)
+        return log_gamma(n + 1.0) - log_gamma(y + 1.0) - log_gamma(n - y + 1.0)

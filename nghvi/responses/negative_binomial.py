@@ -14,10 +14,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betainc, gammaln
+from jax.scipy.special import betainc
 from jaxtyping import Array
 
-from nghvi._special import log_rising
+from nghvi._special import log_gamma, log_rising
 from nghvi._typing import Key
 from nghvi.responses._log_link import Counts
 from nghvi.responses._spread import WithSpread
@@ -46,7 +46,7 @@ class NegativeBinomial(WithSpread, Counts):
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         size = self.size(dispersion)
         against = (y + size) * jax.nn.softplus(eta - jnp.log(size))
-        return log_rising(y, size) - gammaln(y + 1) + y * eta - against
+        return log_rising(y, size) - log_gamma(y + 1.0) + y * eta - against
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         size = self.size(dispersion)

@@ -3,9 +3,10 @@
 from typing import ClassVar
 
 import jax
-from jax.scipy.special import gammaincc, gammaln
+from jax.scipy.special import gammaincc
 from jaxtyping import Array
 
+from nghvi._special import log_gamma
 from nghvi._typing import Key
 from nghvi.responses._log_link import Counts
 
@@ -19,7 +20,7 @@ class Poisson(Counts):
         return 1 / mean
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        return y * eta - self.rate(eta) - gammaln(y + 1)
+        return y * eta - self.rate(eta) - log_gamma(y + 1.0)
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         mean = self.rate(eta)
