@@ -1,8 +1,8 @@
 """NumPyro NUTS on one case of ``benchmarks.responses``, in a process of its own.
 
-One chain, 300 steps of adaptation and 300 draws, in single precision and compiled once: what NumPyro
-does fastest. The models are written with NumPyro's own distributions and share nothing with the
-library. Effects are non-centred, or centred where groups have much to say.
+One chain, 300 steps of adaptation and 300 draws, in single precision and compiled once: what
+NumPyro does fastest. The models are written with NumPyro's own distributions and share nothing
+with the library. Effects are non-centred, or centred where groups have much to say.
 """
 
 import json

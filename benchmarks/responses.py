@@ -7,10 +7,11 @@ of whom are all 0 or all 1 (``benchmarks.longitudinal``, whose kept NUTS posteri
 reference): Laplace's approximation, which glmmTMB rests on, fails there.
 
 Every method runs in a process of its own. *first*: the first fit, compilation included (no cache
-of compiled programs); *warm*: the same fit once more (R compiles nothing). CPU seconds are beside them. *mean error*: the largest
-|mean - reference mean| / reference sd over coefficients, cutpoints, sds of effects and dispersion,
-of R the estimates; *sd ratio*: of coefficients and cutpoints, of R the standard errors. Where there
-is no long posterior the errors are those against the draws of NUTS of this run.
+of compiled programs); *warm*: the same fit once more (R compiles nothing). CPU seconds are beside
+them. *mean error*: the largest |mean - reference mean| / reference sd over coefficients, cutpoints,
+sds of effects and dispersion, of R the estimates; *sd ratio*: of coefficients and cutpoints, of R
+the standard errors. Where there is no long posterior the errors are those against the draws of NUTS
+of this run. A case that is run replaces its row in ``results/responses.json``.
 """
 
 import argparse
@@ -273,12 +274,13 @@ def main() -> None:
         return
     from nghvi.paper.studies.facts import about
 
-    held = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
-    rows = {row["case"]: row for row in held["rows"]}
     for case in cases(chosen.reference):
         if chosen.only in case.facts["name"]:
-            row = measured(case)
-            rows[row["case"]] = row | {"about": about()}
+            facts, row = about(), measured(case)
+            held = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
+            rows = {row["case"]: row for row in held["rows"]} | {
+                row["case"]: row | {"about": facts}
+            }
             RESULTS.write_text(json.dumps({"rows": list(rows.values())}, indent=1) + "\n")
 
 

@@ -161,6 +161,29 @@ def positive_normal(key: Key, eta: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.maximum(eta - v, 0.0)
 
 
+def log_ndtr_between(low: Float[Array, "..."], high: Float[Array, "..."]) -> Float[Array, "..."]:
+    """log(Phi(high) - Phi(low)), in the tail that has the digits."""
+    flip = low + high > 0
+    low, high = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
+    upper = log_ndtr(high)
+    return upper + jnp.log(-jnp.expm1(log_ndtr(low) - upper))
+
+
+def slopes_between(
+    low: Float[Array, "..."], high: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Derivatives of :func:`log_ndtr_between` in eta, where the ends are a - eta and b - eta.
+
+    With D = Phi(b) - Phi(a) they are (phi(a) - phi(b)) / D and (a phi(a) - b phi(b)) / D - that^2.
+    """
+    log_mass = log_ndtr_between(low, high)
+    at_low, at_high = (
+        jnp.exp(-0.5 * (end**2 + np.log(2 * np.pi)) - log_mass) for end in (low, high)
+    )
+    first = at_low - at_high
+    return first, jnp.minimum(low * at_low - high * at_high - first**2, 0.0)
+
+
 CELLS = 128
 """Of the table behind :func:`t_cdf`: its error stays below 1e-7."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)

@@ -22,6 +22,7 @@ from nghvi.responses import (
     BinomialProbit,
     GammaResponse,
     Gaussian,
+    Interval,
     Logit,
     Lognormal,
     NegativeBinomial,
@@ -150,7 +151,7 @@ RESPONSES: dict[str, ResponseCase] = {
         response.name: ResponseCase(
             response, [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]
         )
-        for response in (TobitResponse(), WeightedGaussian())
+        for response in (TobitResponse(), Interval(), WeightedGaussian())
     },
     "beta": ResponseCase(
         Beta(), [0.5], [[1e-9, 0.5, 1 - 1e-9]], [[0.0, 0.5], [0.5, 1.0], [0.5, 40], [0.5, np.nan]]

@@ -220,6 +220,13 @@ class Response(eqx.Module):
         """P(Y < y) if eta ~ N(location, variance)."""
         return self.cdf(self.support.before(y), location, variance, dispersion)
 
+    def around(
+        self, y: Array, location: Array, variance: Array, dispersion: Array
+    ) -> tuple[Array, Array]:
+        """P(Y < y) and P(Y <= y) of observations, which may be coarser than what is predicted."""
+        known = (location, variance, dispersion)
+        return self.below(y, *known), self.cdf(y, *known)
+
     def reported(
         self, dispersion: Float[Array, "*s c"], scale: float, intercept: Any = 0.0
     ) -> dict[str, Array]:

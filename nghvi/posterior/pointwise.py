@@ -71,8 +71,8 @@ def log_likelihood(response: Response, key: Key, y: Array, eta: Array, dispersio
 def judged(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Given:
     """Density, moments and distribution function at y."""
     known = (eta, jnp.zeros_like(eta), dispersion)
-    ends = (of(y, *known) for of in (response.below, response.cdf))
-    return Given(response.log_prob(y, eta, dispersion), *response.moments(*known), *ends)
+    around = response.around(y, *known)
+    return Given(response.log_prob(y, eta, dispersion), *response.moments(*known), *around)
 
 
 def replicate(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Array:

@@ -140,8 +140,8 @@ def _around(
 
     def add(total: tuple[Array, Array], draw: Draw) -> tuple[tuple[Array, Array], None]:
         location, variance, dispersion = _predictor(inputs, draw, effects)
-        known = (location[which], variance[which], dispersion)
-        return (total[0] + response.below(y, *known), total[1] + response.cdf(y, *known)), None
+        below, up_to = response.around(y, location[which], variance[which], dispersion)
+        return (total[0] + below, total[1] + up_to), None
 
     zero = jnp.zeros(len(y))
     below, up_to = jax.lax.scan(add, (zero, zero), inputs.draws)[0]

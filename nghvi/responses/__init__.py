@@ -9,6 +9,7 @@ from nghvi.responses.binomial import Binomial as Binomial
 from nghvi.responses.binomial import BinomialProbit as BinomialProbit
 from nghvi.responses.gamma import GammaResponse as GammaResponse
 from nghvi.responses.gaussian import Gaussian as Gaussian
+from nghvi.responses.interval import Interval as Interval
 from nghvi.responses.lognormal import Lognormal as Lognormal
 from nghvi.responses.negative_binomial import NegativeBinomial as NegativeBinomial
 from nghvi.responses.ordered import OrderedLogit as OrderedLogit
@@ -41,4 +42,5 @@ RESPONSES: dict[str, type[Response]] = {
     "binomial-probit": BinomialProbit,
     "beta-binomial": BetaBinomial,
     "tobit": TobitResponse,
+    "interval": Interval,
 }

@@ -53,6 +53,14 @@ class Positive(LogLink):
     def support(self) -> Support:
         return Support(0)
 
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        super().check(y, column)
+        if (tiny := y < np.finfo(float).tiny).any():
+            raise ResponseError(
+                f"{column} holds {offenders(y, tiny)}, which arithmetic takes for 0: state "
+                f"{column} in a smaller unit, or leave these rows out."
+            )
+
 
 class Counts(Summed, LogLink):
     """Numbers of events."""

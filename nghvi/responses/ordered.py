@@ -9,10 +9,6 @@ Prior: independent N(0, s^2) on the ordered set, s that of the intercept. With m
 
     b | t ~ N(mean(t), s^2 / m),    p(t) = m! (2 pi s^2)^{-(m-1)/2} m^{-1/2} exp(-V / (2 s^2)),
     V = sum (t_k - mean(t))^2
-
-Probit, with a < b the ends of the class and D = Phi(b) - Phi(a)::
-
-    d / d eta log D = (phi(a) - phi(b)) / D,   d^2 / d eta^2 = (a phi(a) - b phi(b)) / D - that^2
 """
 
 import abc
@@ -30,7 +26,7 @@ from scipy.special import logit, ndtri
 
 from nghvi._core.response import Response, ResponseError
 from nghvi._core.support import Support
-from nghvi._special import log_expit, log_ndtr
+from nghvi._special import log_expit, log_ndtr_between, slopes_between
 from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
 from nghvi.responses.binary import Logit
@@ -210,21 +206,7 @@ class OrderedProbit(Ordered):
         return log_ndtr_between(*self._ends(y, eta, dispersion))
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
-        low, high = self._ends(y, eta, dispersion)
-        log_mass = log_ndtr_between(low, high)
-        at_low, at_high = (
-            jnp.exp(-0.5 * (end**2 + np.log(2 * np.pi)) - log_mass) for end in (low, high)
-        )
-        first = at_low - at_high
-        return first, jnp.minimum(low * at_low - high * at_high - first**2, 0.0)
+        return slopes_between(*self._ends(y, eta, dispersion))
 
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
         return self.classify(eta + jax.random.normal(key, eta.shape), dispersion)
-
-
-def log_ndtr_between(low: Array, high: Array) -> Array:
-    """log(Phi(high) - Phi(low)), in the tail that has the digits."""
-    flip = low + high > 0
-    low, high = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
-    upper = log_ndtr(high)
-    return upper + jnp.log(-jnp.expm1(log_ndtr(low) - upper))

@@ -26,7 +26,11 @@ def rows_of(name):
     x = rng.normal(size=60)
     first, second = (sd * rng.normal(size=k) for sd, k in zip((0.5, 0.4), LEVELS, strict=True))
     eta = 0.5 + 0.7 * x + first[codes[:, 0]] + second[codes[:, 1]]
-    known = {"n": rng.integers(1, 12, 60), "low": np.where(rng.random(60) < 0.5, -0.5, 0.0)}
+    known = {
+        "n": rng.integers(1, 12, 60),
+        "low": np.where(rng.random(60) < 0.5, -0.5, 0.0),
+        "high": np.full(60, 2.0),
+    }
     response = bound(case.response, known)
     dispersion = jnp.asarray(case.dispersion, float)
     y = np.asarray(response.sample(jax.random.key(3), jnp.asarray(eta), dispersion), float)

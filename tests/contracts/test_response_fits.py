@@ -30,7 +30,7 @@ LEFT = {
     (): "y",
     ("trials",): "y | trials(n)",
     ("weights",): "y | weights(n)",
-    ("lower", "upper"): "censored(y, low, 2)",
+    ("lower", "upper"): "censored(y, low, high)",
 }
 """The left-hand side of a formula by what the response knows about a row."""
 
@@ -52,12 +52,16 @@ def draw(name, groups, seed):
     x = rng.normal(size=g.size)
     eta = INTERCEPT + SLOPE * x + 0.5 * rng.normal(size=groups)[g]
     n, low = rng.integers(1, 12, g.size), np.where(rng.random(g.size) < 0.5, -0.5, 0.0)
-    response = bound(case.response, {"n": n, "low": low})
+    high = np.full(g.size, 2.0)
+    response = bound(case.response, {"n": n, "low": low, "high": high})
     dispersion = jnp.asarray(case.dispersion, float)
     y = np.asarray(response.sample(jax.random.key(seed), jnp.asarray(eta), dispersion))
     if case.response.classes:
         y = y.astype(int) + 1
-    return pd.DataFrame({"y": y, "x": x, "g": g.astype(str), "n": n, "low": low})
+    if case.response.name == "interval":  # whole units, but exactly where there is one trial
+        low, high = (np.where(n == 1, y, edge) for edge in (np.floor(y), np.floor(y) + 1))
+    columns = {"y": y, "x": x, "g": g.astype(str), "n": n, "low": low, "high": high}
+    return pd.DataFrame(columns)
 
 
 def bound(response, rows):
@@ -66,7 +70,7 @@ def bound(response, rows):
         "trials": rows["n"],
         "weights": rows["n"],
         "lower": rows["low"],
-        "upper": np.full(len(rows["low"]), 2.0),
+        "upper": rows["high"],
     }
     known = [np.asarray(facts[name], float) for name in response.facts]
     return response.given(np.column_stack(known) if known else None)

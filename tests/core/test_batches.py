@@ -242,3 +242,12 @@ def test_a_classifier_learns_from_batches_of_groups():
     assert -1 < fitted.elbo_ - whole.log_evidence_ < 3 * fitted.elbo_se_
     gap = fitted.predict_proba(table)[:, 1] - whole.predict_proba(table)[:, 1]
     assert np.abs(gap).max() < 0.1
+
+
+def test_draws_are_evaluated_one_by_one_or_together(rows):
+    """Whatever their number; those of large data are never filled up to a batch."""
+    model = network()
+    start = np.asarray(initial_theta(KEY, model, rows))
+    theta = start + 0.1 * np.random.default_rng(0).normal(size=(17, start.size))
+    together = log_targets(model, rows, theta)
+    np.testing.assert_allclose(log_targets(model, rows, theta, 1), together, rtol=1e-12)

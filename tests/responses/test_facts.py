@@ -17,7 +17,7 @@ from nghvi.estimators.row_facts import RowFacts
 from nghvi.formula import learn, parse
 from nghvi.interpret import followed, lek_profile
 from nghvi.priors import Priors
-from nghvi.responses import Logit, TobitResponse
+from nghvi.responses import Interval, Logit, TobitResponse
 
 
 def rows(n=5):
@@ -183,6 +183,34 @@ def test_bad_facts_are_named_with_row_and_remedy(left, response, change, error, 
     inputs = "time + (1 | g)" if left == "x" else "x + (1 | g)"
     with pytest.raises(error, match=message):
         nghvi.mixed(f"{left} ~ {inputs}", rows().assign(**change), response=response)
+
+
+def test_intervals_have_the_probability_of_a_normal_between_their_ends():
+    eta, sd = jnp.array([-0.4, 0.3, 2.0, 0.5]), 0.8
+    dispersion = jnp.array([2 * np.log(sd)])
+    ends = np.array([[-1.0, 0.5], [0.2, 0.2], [-np.inf, 1.0], [30.0, 31.0]])
+    y = jnp.array([0.1, 0.2, -7.0, 30.4])
+    interval = Interval().given(np.clip(ends, -1e50, 1e50))
+    found = interval.log_prob(y, eta, dispersion)
+    low, high = (ends.T - np.asarray(eta)) / sd
+    mass = np.log(norm.cdf(high[0]) - norm.cdf(low[0]))
+    far = norm.logsf(low[3]) + np.log1p(-np.exp(norm.logsf(high[3]) - norm.logsf(low[3])))
+    expected = [mass, norm.logpdf(0.2, 0.3, sd), norm.logcdf(high[2]), far]
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    # Any number of the interval says the same.
+    other = jnp.array([-0.9, 0.2, 1.0, 30.9])
+    np.testing.assert_array_equal(interval.log_prob(other, eta, dispersion), found)
+    one = jnp.ones(4)
+
+    def slope(eta):
+        return jax.jvp(lambda e: interval.log_prob(y, e, dispersion), (eta,), (one,))[1]
+
+    np.testing.assert_allclose(
+        interval.slopes(y, eta, dispersion), jax.jvp(slope, (eta,), (one,)), rtol=1e-7
+    )
+    below, up_to = interval.around(y, eta, jnp.zeros(4), dispersion)
+    mass = np.where(ends.T[0] < ends.T[1], np.exp(found), 0)
+    np.testing.assert_allclose(up_to - below, mass, atol=1e-15)
 
 
 def test_censored_numbers_have_the_probabilities_and_moments_of_a_cut_normal():

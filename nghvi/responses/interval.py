@@ -1,0 +1,91 @@
+"""x = eta + noise, noise ~ N(0, v), of which some rows know only an interval that x lies in::
+
+    log p(row) = log( Phi((upper - eta) / sd) - Phi((lower - eta) / sd) ),  lower < upper
+               = log N(y; eta, v),                                          lower = upper
+
+An infinite end is that of a row that is censored on one side. Of an interval y is any number in it,
+such as its middle; the density does not depend on which. Predictions are of x.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtr
+from jaxtyping import Array
+
+from nghvi._core.response import ResponseError
+from nghvi._core.support import offenders
+from nghvi._special import log_ndtr_between, slopes_between
+from nghvi.responses.gaussian import NoiseSd
+
+FAR = 1e8
+"""Sds from eta beyond which an end is infinite."""
+
+
+class Interval(NoiseSd):
+    """Normal observations, each known exactly or as an interval; exactly without intervals."""
+
+    name: ClassVar[str] = "interval"
+    facts: ClassVar[tuple[str, ...]] = ("lower", "upper")
+    facts_needed: ClassVar[bool] = True
+    facts_like_response: ClassVar[bool] = True
+    ends: Any = None
+    """Lower and upper, each of every row."""
+
+    def given(self, facts: Any) -> Self:
+        ends = None if facts is None else (facts[..., 0], facts[..., 1])
+        return dataclasses.replace(self, ends=ends)
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        if self.ends is not None:
+            self._check_ends(y, column)
+        super().check(y, column)
+
+    def _check_ends(self, y: np.ndarray, column: str) -> None:
+        lower, upper = (np.broadcast_to(np.asarray(end, float), y.shape) for end in self.ends)
+        if (crossed := ~(lower <= upper)).any():
+            raise ResponseError(
+                f"the lower end of the interval of {column} is {offenders(lower, crossed)}, above "
+                "the upper one: state the smaller number first, and the same number twice where "
+                f"{column} is known exactly."
+            )
+        if (outside := ~((lower <= y) & (y <= upper))).any():
+            raise ResponseError(
+                f"{column} holds {offenders(y, outside)}, outside its interval: give any number in "
+                "it, such as its middle, or correct the interval."
+            )
+
+    def _standard_ends(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
+        """Whether a row is an interval, and its ends; of the other rows any two."""
+        lower, upper = (y, y) if self.ends is None else self.ends
+        sd = jnp.exp(0.5 * dispersion[0])
+        inside = (lower < upper) & (lower <= y) & (y <= upper)
+        low = jnp.where(inside, jnp.clip((lower - eta) / sd, -FAR, FAR), -1.0)
+        high = jnp.where(inside, jnp.clip((upper - eta) / sd, -FAR, FAR), 1.0)
+        return inside, low, high
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        inside, low, high = self._standard_ends(y, eta, dispersion)
+        exactly = super().log_prob(y, eta, dispersion)
+        return jnp.where(inside, log_ndtr_between(low, high), exactly)
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        inside, low, high = self._standard_ends(y, eta, dispersion)
+        first, second = slopes_between(low, high)
+        sd = jnp.exp(0.5 * dispersion[0])
+        z = (y - eta) / sd
+        return jnp.where(inside, first, z) / sd, jnp.where(inside, second, -1.0) / sd**2
+
+    def log_predictive(
+        self, y: Array, location: Array, variance: Array, dispersion: Array
+    ) -> Array:
+        return self.log_prob(y, location, dispersion)
+
+    def around(
+        self, y: Array, location: Array, variance: Array, dispersion: Array
+    ) -> tuple[Array, Array]:
+        inside, low, high = self._standard_ends(y, location, dispersion)
+        exactly = self.cdf(y, location, variance, dispersion)
+        return jnp.where(inside, ndtr(low), exactly), jnp.where(inside, ndtr(high), exactly)
