@@ -7,8 +7,8 @@ very prior and no other setting. If it is right the rank of a true value among p
 is uniform, whatever the model: for every coefficient, the noise, the effects' sds and
 correlations, one group's effects and the log likelihood. ``rank_bands`` says how far from uniform
 ranks may look. All replications of a model share groups and design, so that programs compile
-once. Binary data with one class only, which cannot be fitted, are drawn again: a condition on the
-data alone leaves posteriors calibrated.
+once. Data that cannot be fitted (one class only, counts that are all zero or above a million) are
+drawn again: a condition on the data alone leaves posteriors calibrated.
 
 A replication is a line of ``results/sbc.jsonl``; those that are there are not run again, so that a
 run may be interrupted (``--fresh`` begins again). ``--report`` writes ``docs/calibration.md`` and
@@ -34,6 +34,7 @@ from scipy.special import log_expit, log_ndtr
 
 import nghvi
 from benchmarks import sbc_page
+from benchmarks.sbc_responses import SIMULATED, can_be_fitted
 from nghvi.paper.studies.facts import about
 from nghvi.priors import HalfT, HuangWand, Priors
 
@@ -92,7 +93,11 @@ CELLS = (
     Cell("probit", "probit, 40 groups", "probit", 40, 8, 3, 1),
     Cell("logit", "logit, 40 groups, two effects", "logit", 40, 8, 3, 2),
     Cell("drawn effects", "probit, 40 groups, effects drawn", "probit", 40, 8, 3, 1, "sample"),
+    *(Cell(name, f"{name}, 12 groups", name, 12, 6, 2, 1) for name in SIMULATED),
 )
+
+OWN = ("1/sqrt(size)", "zi_prob", "cv", "1/sqrt(phi)")
+"""Parameters of the simulated responses."""
 
 
 def draw_half_t(rng: np.random.Generator, prior: HalfT) -> float:
@@ -124,6 +129,8 @@ def draw_truth(rng: np.random.Generator, cell: Cell) -> dict[str, np.ndarray]:
         truth["noise_scale"] = np.asarray(draw_half_t(rng, priors.noise))
         degrees = priors.degrees
         truth["degrees"] = np.asarray(2 + rng.gamma(degrees.shape, 1 / degrees.rate))
+    if cell.response in SIMULATED:
+        truth |= SIMULATED[cell.response].own(rng)
     return truth
 
 
@@ -139,6 +146,8 @@ def draw_response(rng: np.random.Generator, cell: Cell, truth: dict[str, np.ndar
         return eta + np.sqrt(truth["noise_var"]) * rng.standard_normal(eta.shape)
     if cell.response == "student-t":
         return eta + truth["noise_scale"] * rng.standard_t(truth["degrees"], eta.shape)
+    if cell.response in SIMULATED:
+        return SIMULATED[cell.response].draw(rng, eta, truth).astype(float)
     logistic = cell.response == "logit"
     noise = rng.logistic(size=eta.shape) if logistic else rng.standard_normal(eta.shape)
     return (noise < eta).astype(float)
@@ -152,6 +161,9 @@ def log_likelihood(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> n
     elif cell.response == "student-t":
         degrees, scale = drawn["degrees"][..., None], drawn["noise_scale"][..., None]
         by_row = scipy.stats.t.logpdf(y, degrees, eta, scale)
+    elif cell.response in SIMULATED:
+        own = {name: values[..., None] for name, values in drawn.items() if name in OWN}
+        by_row = SIMULATED[cell.response].log_density(y, eta, own)
     else:
         sign = 2 * y - 1
         by_row = (log_expit if cell.response == "logit" else log_ndtr)(sign * eta)
@@ -166,6 +178,7 @@ def quantities(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> dict[
     if "noise_scale" in drawn:
         found["log scale noise"] = np.log(drawn["noise_scale"])
         found["log degrees"] = np.log(drawn["degrees"])
+    found |= {name: drawn[name] for name in OWN if name in drawn}
     cov, random = drawn["effects_cov"], cell.terms[: cell.effects]
     log_sd = 0.5 * np.log(cov.diagonal(axis1=-2, axis2=-1))
     for j, term in enumerate(random):
@@ -186,7 +199,8 @@ def simulate(cell: Cell, replication: int) -> tuple[dict[str, np.ndarray], np.nd
     while True:
         truth = draw_truth(rng, cell)
         y = draw_response(rng, cell, truth)
-        if np.ptp(y) > 0:
+        fits = cell.response not in SIMULATED or can_be_fitted(cell.response, y)
+        if np.ptp(y) > 0 and fits:
             return truth, y
 
 
@@ -203,6 +217,7 @@ def fit(cell: Cell, y: np.ndarray, seed: int) -> Any:
         standardize=False,
         latents=cell.latents,
         random_state=seed,
+        **(SIMULATED[cell.response].settings if cell.response in SIMULATED else {}),
     )
     return model.fit(frame, y)
 

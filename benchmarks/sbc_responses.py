@@ -1,0 +1,105 @@
+"""How simulation-based calibration draws counts, shares and positive numbers, by numpy and scipy.
+
+Every response has parameters of its own with their prior, a draw of y given its linear predictor
+and those, and a log density. Nothing of it is the library's.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.stats as stats
+from scipy.special import expit
+
+TRIALS = 8
+"""Of every row of a binomial response."""
+LARGEST = 1e6
+"""Data with larger numbers are drawn again: a count of ten digits is refused."""
+
+Own = dict[str, Any]
+"""Parameters of a response by the names of ``posterior_draws``; at many draws with a last axis."""
+
+
+class Simulated(NamedTuple):
+    """One response."""
+
+    own: Callable[[np.random.Generator], Own]
+    draw: Callable[[np.random.Generator, np.ndarray, Own], np.ndarray]
+    log_density: Callable[[np.ndarray, np.ndarray, Own], np.ndarray]
+    settings: dict[str, Any] = {}
+    """Of the estimator."""
+
+
+def _spread(name: str) -> Callable[[np.random.Generator], Own]:
+    """A half-normal(1) number."""
+    return lambda rng: {name: np.asarray(abs(rng.standard_normal()))}
+
+
+def _negative_binomial(y: np.ndarray, eta: np.ndarray, own: Own) -> np.ndarray:
+    size = own["1/sqrt(size)"] ** -2.0
+    return stats.nbinom.logpmf(y, size, size / (size + np.exp(eta)))
+
+
+def _shapes(eta: np.ndarray, own: Own) -> tuple[np.ndarray, np.ndarray]:
+    phi = own["1/sqrt(phi)"] ** -2.0
+    return np.maximum(phi * expit(eta), 1e-300), np.maximum(phi * expit(-eta), 1e-300)
+
+
+def _inflated(y: np.ndarray, eta: np.ndarray, own: Own) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        plain = np.log1p(-own["zi_prob"]) + stats.poisson.logpmf(y, np.exp(eta))
+        return np.where(y == 0, np.logaddexp(np.log(own["zi_prob"]), plain), plain)
+
+
+def _draw_negative_binomial(rng: np.random.Generator, eta: np.ndarray, own: Own) -> np.ndarray:
+    size = own["1/sqrt(size)"] ** -2.0
+    return rng.poisson(np.minimum(np.exp(eta) * rng.gamma(size, 1 / size, eta.shape), 1e15))
+
+
+def _draw_inflated(rng: np.random.Generator, eta: np.ndarray, own: Own) -> np.ndarray:
+    counts = rng.poisson(np.minimum(np.exp(eta), 1e15))
+    return np.where(rng.random(eta.shape) < own["zi_prob"], 0, counts)
+
+
+SIMULATED = {
+    "poisson": Simulated(
+        lambda rng: {},
+        lambda rng, eta, own: rng.poisson(np.minimum(np.exp(eta), 1e15)),
+        lambda y, eta, own: stats.poisson.logpmf(y, np.exp(eta)),
+    ),
+    "negative-binomial": Simulated(
+        _spread("1/sqrt(size)"), _draw_negative_binomial, _negative_binomial
+    ),
+    "zero-inflated-poisson": Simulated(
+        lambda rng: {"zi_prob": np.asarray(rng.random())}, _draw_inflated, _inflated
+    ),
+    "binomial": Simulated(
+        lambda rng: {},
+        lambda rng, eta, own: rng.binomial(TRIALS, expit(eta)),
+        lambda y, eta, own: stats.binom.logpmf(y, TRIALS, expit(eta)),
+        {"trials": TRIALS},
+    ),
+    "gamma": Simulated(
+        _spread("cv"),
+        lambda rng, eta, own: np.exp(eta) * rng.gamma(own["cv"] ** -2.0, own["cv"] ** 2, eta.shape),
+        lambda y, eta, own: stats.gamma.logpdf(
+            y, own["cv"] ** -2.0, scale=np.exp(eta) * own["cv"] ** 2
+        ),
+    ),
+    "beta": Simulated(
+        _spread("1/sqrt(phi)"),
+        lambda rng, eta, own: rng.beta(*_shapes(eta, own)),
+        lambda y, eta, own: stats.beta.logpdf(y, *_shapes(eta, own)),
+    ),
+}
+
+
+def can_be_fitted(response: str, y: np.ndarray) -> bool:
+    """Whether these data are in the support of the response, and not all the same."""
+    if response == "beta":
+        return bool(y.min() > 0 and y.max() < 1)
+    if response == "gamma":
+        return bool(y.min() > 1e-200 and y.max() < LARGEST)
+    if response == "binomial":
+        return bool(y.any() and (y < TRIALS).any())
+    return bool(y.any() and y.max() < LARGEST)
