@@ -278,53 +278,6 @@ def steps() -> Row:
     )
 
 
-RESPONSE_CASES = {
-    "owls_negbin": "Owls, negative binomial",
-    "epil_negbin": "epil, negative binomial",
-    "wine_ordered_logit": "wine, ordered logit",
-    "cbpp_binomial": "cbpp, binomial",
-    "poisson_5000_groups": "Poisson, 5,000 groups",
-    "binary_logit_medium_1": "large effects, logit",
-}
-
-
-def responses() -> Row:
-    """Counts, shares and classes beside glmmTMB and NUTS."""
-    held = {row["case"]: row for row in read("responses")["rows"]}
-    head = ("data", "method", "warm, CPU s", "first, s", "mean error", "sd ratio", "effects' sds")
-    lines = []
-    for case, words in RESPONSE_CASES.items():
-        if case not in held:
-            continue
-        for method in ("nghvi", "R", "NUTS"):
-            row = held[case][method]
-            if "mean_error" not in row:  # a kept reference, which took so many seconds
-                kept = f"NUTS, {row['chains']} x {row['draws']}"
-                lines.append([words, kept, number(row["seconds"], ".0f"), "", "", "", ""])
-                continue
-            away = list(row["effects_sd_ratio"].values())
-            lines.append(
-                [
-                    f"{words}, {held[case]['rows']:,} rows" if method == "nghvi" else words,
-                    row.get("software", method),
-                    f"{row['warm_cpu']:.2f}",
-                    f"{row['first']:.1f}",
-                    f"{row['mean_error']:.2f}",
-                    number_range(row["sd_ratio"]),
-                    ", ".join(f"{value:.2f}" for value in away),
-                ]
-            )
-    abouts = [row["about"] for row in held.values()]
-    poisson = held["poisson_5000_groups"]
-    ours = poisson["nghvi"]["warm_cpu"]
-    return dict(
-        when=when(abouts[0]),
-        table=markdown(head, lines),
-        beside_r=f"{poisson['R']['warm_cpu'] / ours:.1f}",
-        beside_nuts=f"{poisson['NUTS']['warm_cpu'] / ours:.0f}",
-    )
-
-
 def predictions() -> Row:
     """Deep mixed models beside a peer, and their calibration."""
     held = read("deep")
@@ -401,7 +354,6 @@ SECTIONS = (
     references,
     textbook,
     peers,
-    responses,
     predictions,
     networks,
     rules,
