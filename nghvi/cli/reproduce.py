@@ -8,7 +8,9 @@ from nghvi.cli.side_by_side import run_side_by_side
 
 EXAMPLES = "nghvi reproduce example1 --quick\nnghvi reproduce all --out reproduction"
 
-STUDY_NAMES = "example1, probit, example2a, example2b, example3, finance, summary, controls, claims"
+STUDY_NAMES = (
+    "example1, probit, example2a, example2b, example3, finance, months, summary, controls, claims"
+)
 """Written down: to ask the studies would import them all."""
 
 

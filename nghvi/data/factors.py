@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ from nghvi.data.elimination import (
     pairs_of,
     with_most_columns,
 )
-from nghvi.data.grouped import Moments, Rows
+from nghvi.data.grouped import Rows
 from nghvi.data.linear import LinearStatistics
 
 
@@ -33,6 +34,20 @@ class FactorRows(eqx.Module):
         """The rows laid out by the levels of one factor."""
         codes = self.codes[:, factor]
         return Rows.from_arrays(self.x, self.y, codes, self.num_levels[factor], self.weight)
+
+
+class Sums(NamedTuple):
+    """What the likelihood needs of all rows given the fixed part, in the order of elimination."""
+
+    gram: tuple[Float[Array, "r r k"], ...]
+    """Z_f'Z_f of every level."""
+    cells: tuple[tuple[Float[Array, "r s c"], ...], ...]
+    """Z_f'Z_g of every eliminated factor with every later one."""
+    rest_cells: tuple[Float[Array, "r s c"], ...]
+    cross: tuple[Float[Array, "r k"], ...]
+    """Z_f'e of every level."""
+    square: Float[Array, ""]
+    num_rows: float | Float[Array, ""]
 
 
 class CrossedStatistics(eqx.Module):
@@ -123,9 +138,32 @@ class CrossedStatistics(eqx.Module):
         """The factors in the order of elimination."""
         return tuple(self.factors[f] for f in self.plan.order)
 
-    def moments(self, coef: Float[Array, " q"]) -> tuple[Moments, ...]:
-        """Moments of every factor at these coefficients, in the order of elimination."""
-        return tuple(factor.moments(_as_they_are, coef, ()) for factor in self.in_order)
+    def in_memory(self, levels: tuple) -> tuple:
+        """Places of labelled levels in the tables of a model, in the order as given."""
+        pairs = zip(self.factors, levels, strict=True)
+        return tuple(factor.original_order[each] for factor, each in pairs)
+
+    @property
+    def rows_read(self) -> int:
+        """By every evaluation of a model."""
+        return 0
+
+    def sums(
+        self,
+        features: Callable[[Array], Array],
+        coef: Float[Array, " q"],
+        random: tuple[tuple[int, ...], ...],
+    ) -> Sums:
+        """At these coefficients; the features are the columns themselves."""
+        moments = [factor.moments(features, coef, ()) for factor in self.in_order]
+        return Sums(
+            tuple(each.gram for each in moments),
+            self.cells,
+            self.rest_cells,
+            tuple(each.cross for each in moments),
+            moments[0].square,
+            self.num_rows,
+        )
 
 
 class CrossedRows(eqx.Module):
@@ -206,6 +244,7 @@ class CrossedRows(eqx.Module):
             for f, table in enumerate(tables)
         )
 
-
-def _as_they_are(x: Array) -> Array:
-    return x
+    def in_memory(self, levels: tuple) -> tuple:
+        """Places of labelled levels in the tables of a model, in the order as given."""
+        first, order = self.plan.order[0], self.rows.original_order
+        return tuple(order[each] if f == first else each for f, each in enumerate(levels))

@@ -10,6 +10,7 @@ import numpy as np
 from nghvi._core.response import Response
 from nghvi._typing import Data
 from nghvi.data import Rows
+from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.factors import CrossedRows, CrossedStatistics, FactorRows
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
@@ -26,6 +27,7 @@ from nghvi.estimators.factors import check_design, check_supported
 from nghvi.estimators.spec import Spec, Structure, factors_follow_data, follow_data
 from nghvi.methods import published
 from nghvi.models.mixed import MixedModel, prepare
+from nghvi.networks import Identity
 from nghvi.posterior.mixed import Named
 from nghvi.priors import HuangWand
 from nghvi.responses import RESPONSES, Gaussian, WeightedGaussian
@@ -61,7 +63,7 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     number = len(source.inputs) - len(spec.facts)
     structure = Structure.of(settings, spec, source.inputs[:number], response)
     sample = source.sample._replace(x=source.sample.x[:, :number])
-    structure = structure.with_usual_effects(spec, sample.x, sample.codes, len(source.groups))
+    structure = structure.with_usual_effects(spec, sample.x, sample.codes, source.groups)
     bound = response.given(source.sample.x[:, number:] if spec.facts else None)
     source.check(bound)
     if source.complete:
@@ -167,11 +169,7 @@ def _model_and_data(
 ) -> tuple[MixedModel, Data, int | None]:
     """The model, the form of the data that serves it, and groups at a step (None: all)."""
     if isinstance(rows, FactorRows):
-        crossed: Data = (
-            CrossedStatistics.from_rows(rows, structure.by_factor, structure.known_coef)
-            if response.conjugate
-            else CrossedRows.from_rows(rows, structure.by_factor)
-        )
+        crossed = _crossed(rows, structure, response)
         return structure.model(response, None).suited(crossed), crossed, None
     ours, by_rule = settings.method == "auto", published(settings.method) is not None
     if counted and not ours:
@@ -196,6 +194,15 @@ def _model_and_data(
     if ours and batch_groups is None:
         model = model.suited(data)
     return model, data, batch_groups
+
+
+def _crossed(rows: FactorRows, structure: Structure, response: Response) -> Data:
+    """The smallest form of rows with several factors that serves the model exactly."""
+    if not response.conjugate:
+        return CrossedRows.from_rows(rows, structure.by_factor)
+    if isinstance(structure.trunk, Identity):
+        return CrossedStatistics.from_rows(rows, structure.by_factor, structure.known_coef)
+    return CrossedPanel.from_rows(rows, structure.by_factor)
 
 
 def _warn(

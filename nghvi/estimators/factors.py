@@ -67,10 +67,11 @@ def check_supported(settings: Any, terms: tuple[Term, ...], deep: bool, response
     if not terms:
         return
     factors = " and ".join(repr(term.group) for term in terms)
-    if deep:
+    if deep and not response.conjugate:
         raise DataError(
-            f"hidden layers with several grouping factors ({factors}) are not supported yet: keep "
-            "one factor, or leave hidden (and trunk) out."
+            f"hidden layers with several grouping factors ({factors}) need a Gaussian response "
+            f"without weights, not {response.name!r}: keep one factor, or leave hidden (and trunk) "
+            "out."
         )
     given: dict[str, Any] = {"method": "auto", "batch_groups": None, "devices": None}
     if not response.conjugate:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import clone
 
+from nghvi.estimators.factors import random_of
 from nghvi.estimators.tables import verdict_sentence
 from nghvi.networks import Skip
 from nghvi.posterior.mixed import MixedPosterior, params_at
@@ -70,16 +71,29 @@ def _candidates(estimator: "MixedEstimator") -> Iterator[dict[str, Any]]:
     if estimator.formula is not None:
         yield {}
         return
-    names = estimator.posterior_.names
-    columns = [name for name in names.effects if name in ("intercept", *estimator.reader_.inputs)]
+    names, known = estimator.posterior_.names, ("intercept", *estimator.reader_.inputs)
+    diagonal = estimator.covariance == "auto" and priors is None
+    independent = {"covariance": "diagonal"} if diagonal else {}
+    if names.factors:
+        slopes = {f.name: [name for name in f.effects if name in known] for f in names.factors}
+        group = estimator.group_
+        few = {
+            name: ["intercept"]
+            if "intercept" in own and isinstance(random_of(random, group, name), str)
+            else own
+            for name, own in slopes.items()
+        }
+        for chosen in (few, slopes) if few != slopes else (few,):
+            yield {"random": {name: own or "auto" for name, own in chosen.items()}} | independent
+        return
+    columns = [name for name in names.effects if name in known]
     if not columns:
         yield {"random": "auto"}
         return
     if "intercept" in columns and (isinstance(random, str) or len(columns) == 1):
         yield {"random": "intercept"}
     if columns != ["intercept"]:
-        diagonal = estimator.covariance == "auto" and priors is None
-        yield {"random": columns} | ({"covariance": "diagonal"} if diagonal else {})
+        yield {"random": columns} | independent
 
 
 def clearly_best(models: list[Any]) -> Any:

@@ -20,7 +20,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
     ----------
     group
         Column name (or index, for arrays) of the grouping factor; None for no effects. A list such
-        as ["firm", "month"] names several factors, crossed or nested (Gaussian response).
+        as ["firm", "month"] names several factors, crossed or nested (with hidden layers: Gaussian
+        response).
     formula
         A model formula as for :func:`nghvi.mixed`, which reads a raw data frame. It alone decides
         about the columns, the intercept, the group and its effects: ``group``, ``random``,
@@ -42,8 +43,8 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         "intercept", "all", a list such as ["intercept", "Days"], or "auto" ("intercept" for linear
         models; with hidden layers all features but inputs that are constant within every group,
         or more than 20, and what the network learns where there are fewer than 50 groups). With
-        several factors the same for all, or by name:
-        {"firm": "all", "month": "intercept"}.
+        several factors the same for all, or by name: {"firm": "all", "month": "intercept"}; "auto"
+        with hidden layers is meant for the factor with the most levels, the others have intercepts.
     response
         "gaussian" ("auto" means that), another of ``nghvi.responses.RESPONSES`` by name, such as
         "student-t" for noise with outliers or "poisson" for counts, or a response object.

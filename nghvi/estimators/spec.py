@@ -7,7 +7,9 @@ Default priors are stated in units of the data, so that they mean the same whate
 """
 
 import dataclasses
+import functools
 import itertools
+from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from nghvi._core.response import Response
 from nghvi.data.frame import DataError, Group
 from nghvi.data.scaling import nonzero
+from nghvi.data.source import Groups
 from nghvi.estimators.choices import (
     beside_inputs,
     check_counts,
@@ -77,10 +80,10 @@ class Spec(NamedTuple):
                 *(stated.known_coef, stated.names, terms),
             )
         syntax = parse(design.formula)
-        terms = _terms_of_formula(syntax, design, settings.covariance)
+        terms = _terms_of_formula(syntax, design, settings.covariance, deep)
         spec = Spec(
             syntax.group,
-            _random_of_network(syntax) if deep and not terms else design.random,
+            _random_of_network(syntax, syntax.random) if deep and not terms else design.random,
             _covariance(syntax.factors[:1], settings.covariance),
             deep,
             has_intercept(syntax) and not deep,
@@ -157,6 +160,7 @@ class Structure(NamedTuple):
         check_counts(batch_groups=settings.batch_groups)
         check_method(settings.method)
         priors = choose_priors(settings.priors, spec.covariance)
+        of_terms = tuple(choose_priors(settings.priors, t.covariance).effects for t in spec.terms)
         features = feature_names(names, spec.intercept)
         if not features:
             raise DataError("there is no input column and no intercept: nothing to fit.")
@@ -168,21 +172,45 @@ class Structure(NamedTuple):
             learnt = _names_of_learnt(trunk.num_features - len(beside), beside)
             features = (*beside, *learnt)
             if skip and settings.priors is None:
-                full = spec.covariance == "full"
-                priors = beside_inputs(priors, len(names), len(learnt), correlated=full)
+                beside_them = functools.partial(beside_inputs, priors, len(names), len(learnt))
+                priors = beside_them(correlated=spec.covariance == "full")
+                each = (beside_them(correlated=t.covariance == "full") for t in spec.terms)
+                of_terms = tuple(own.effects for own in each)
         check_known_coef(spec.known_coef, settings.method, spec.deep)
         random = spec.effects(settings, features)
         structure = Structure(
             *(priors, trunk, features, random, spec.known_coef, spec.facts),
             spec.effects_by_factor(features),
-            tuple(choose_priors(settings.priors, t.covariance).effects for t in spec.terms),
+            of_terms,
         )
         check_number_of_parameters(structure, len(names), settings.hidden)
         return structure
 
     def with_usual_effects(
-        self, spec: Spec, x: np.ndarray, codes: np.ndarray, num_groups: int
+        self, spec: Spec, x: np.ndarray, codes: np.ndarray, groups: Groups
     ) -> "Structure":
+        """Which features have effects where that is left to a network; ``groups``: labels.
+
+        Of several factors the one with most levels has them as if it were the only one, the
+        others intercepts: curves by level of two factors would explain the same rows.
+        """
+        if self.by_factor:
+            if not spec.deep:
+                return self
+            levels = [len(labels) for labels in groups.values()]
+            most = int(np.argmax(levels))
+            if not _is_auto(spec.terms[most].random):
+                return self
+            own = self._usual(x, codes[:, most], levels[most], range(len(self.features)))
+            by_factor = (*self.by_factor[:most], own, *self.by_factor[most + 1 :])
+            return self._replace(by_factor=by_factor, random=sum(by_factor, ()))
+        if not (self.random and _is_auto(spec.random)):
+            return self
+        return self._replace(random=self._usual(x, codes, len(groups), self.random))
+
+    def _usual(
+        self, x: np.ndarray, codes: np.ndarray, num_groups: int, among: Iterable[int]
+    ) -> tuple[int, ...]:
         """Left to itself, a network has no effects of inputs that do not vary within groups.
 
         They would be effects of the group itself; nor of so many inputs that groups' covariance
@@ -190,14 +218,14 @@ class Structure(NamedTuple):
         effects are integrated out and weights are not, so that a bound on the evidence prefers a
         curve per group to one for all, and says nothing about new groups.
         """
-        if not (isinstance(self.trunk, Skip) and self.random and _is_auto(spec.random)):
-            return self
+        if not isinstance(self.trunk, Skip):
+            return tuple(among)
         inputs = range(1, x.shape[1] + 1)
         varying = [j for j in inputs if varies_within(x[:, j - 1], codes)]
         left = set(inputs) - set(varying if len(varying) <= MOST_SLOPES else ())
         if num_groups < GROUPS_OF_LEARNT:
             left |= set(range(x.shape[1] + 1, len(self.features)))
-        return self._replace(random=tuple(j for j in self.random if j not in left))
+        return tuple(j for j in among if j not in left)
 
     def model(self, response: Response, sweeps: int | None) -> MixedModel:
         """The model; ``sweeps`` of Gibbs where its effects are drawn so."""
@@ -249,12 +277,16 @@ def _contradiction(setting: str, syntax: Syntax, said: str) -> FormulaError:
     )
 
 
-def _terms_of_formula(syntax: Syntax, design: Design, covariance: str) -> tuple[Term, ...]:
+def _terms_of_formula(
+    syntax: Syntax, design: Design, covariance: str, deep: bool
+) -> tuple[Term, ...]:
     """The effects of every factor; empty unless there are several."""
     if len(syntax.factors) < 2:
         return ()
     ends = itertools.accumulate(design.num_effects)
-    names = [list(design.random[a:b]) for a, b in itertools.pairwise((0, *ends))]
+    names: list[Any] = [list(design.random[a:b]) for a, b in itertools.pairwise((0, *ends))]
+    if deep:
+        names = [_random_of_network(syntax, factor.random) for factor in syntax.factors]
     return tuple(
         Term(factor.name, random, _covariance((factor,), covariance))
         for factor, random in zip(syntax.factors, names, strict=True)
@@ -265,18 +297,18 @@ def _covariance(factors: tuple[FactorSyntax, ...], setting: str) -> str:
     return "diagonal" if any(factor.independent for factor in factors) else setting
 
 
-def _random_of_network(syntax: Syntax) -> str:
-    """Which features of a network have effects."""
+def _random_of_network(syntax: Syntax, random: tuple[str, ...]) -> str:
+    """Which features of a network have effects; ``random``: what stands before the bars."""
     if syntax.group is None:
         return "auto"
-    if syntax.random not in (("1",), (EVERY_COLUMN,)):
+    if random not in (("1",), (EVERY_COLUMN,)):
         raise FormulaError.at(
             syntax.text,
-            f"({syntax.random[-1]}",
+            f"({random[-1]}",
             "with hidden layers write '(1 | group)' for an intercept by group, or '(. | group)' "
             "for effects of every feature of the network.",
         )
-    return INTERCEPT if syntax.random == ("1",) else "all"
+    return INTERCEPT if random == ("1",) else "all"
 
 
 FEW_SPARE, NO_EXACT_FIT = 3, 0.3

@@ -3,12 +3,13 @@
     y_i = h(x_i)' beta + sum_f h_f(x_i)' alpha_{f, level of f} + e_i,   alpha_{f,k} ~ N(0, Omega_f)
 
 Effects are independent over factors and levels. Theta holds the free parameters of one Omega after
-the other, and the trunk is the columns themselves. Here the response is Gaussian; others are in
-:mod:`nghvi.models.crossed_rows`.
+the other. Here the response is Gaussian, and h may be a network's features; others are in
+:mod:`nghvi.models.general_factors`.
 """
 
 import abc
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 
@@ -21,11 +22,14 @@ from jaxtyping import Array, Float
 
 from nghvi._linalg import small
 from nghvi._typing import Data, Key, Scalar
+from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.elimination import Elimination
-from nghvi.data.factors import CrossedStatistics
+from nghvi.data.factors import CrossedStatistics, Sums
 from nghvi.latents import conjugate, schur
 from nghvi.models import scales
+from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.networks import Skip
 from nghvi.priors import EffectsPrior
 
 LARGEST_COVARIANCE = 500_000
@@ -33,6 +37,8 @@ LARGEST_COVARIANCE = 500_000
 
 Effects = tuple[Float[Array, "k r"], ...]
 """One row per level, of every factor in the order in which they were given."""
+Summed = CrossedStatistics | CrossedPanel
+"""The second where a network's features change with theta."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +209,11 @@ class SeveralFactors(WithFactors):
 
     spread: Spread | None = None
 
-    def suited(self, data: CrossedStatistics) -> "SeveralFactors":
+    def suited(self, data: Summed) -> "SeveralFactors":
+        if isinstance(data, CrossedPanel):
+            if not isinstance(self.trunk, Skip):
+                return self
+            return dataclasses.replace(self, start=LinearStart.of_factors(data, self.effects))
         noise = min(map(scales.noise_within, data.factors))
         units = [scales.units(factor, noise) for factor in data.factors]
         first, fixed = data.factors[0], slice(len(data.centre) - len(self.known_coef))
@@ -228,7 +238,7 @@ class SeveralFactors(WithFactors):
         whole = jnp.concatenate([within, jnp.zeros(len(self.known_coef))])
         return jnp.sqrt(whole.at[np.array(self.random)].add(between)[: within.size])
 
-    def init_params(self, key: Key, data: CrossedStatistics) -> MixedParams:
+    def init_params(self, key: Key, data: Summed) -> MixedParams:
         start = super().init_params(key, data)
         return start if self.spread is None else start._replace(coef=jnp.zeros_like(start.coef))
 
@@ -253,39 +263,42 @@ class SeveralFactors(WithFactors):
         distance = drawn.coef - self.spread.centre
         return drawn._replace(coef=distance / jax.vmap(self._coef_sd)(drawn))
 
-    def evaluation_size(self, data: CrossedStatistics) -> int:
-        return data.plan.size
+    def evaluation_size(self, data: Summed) -> int:
+        return data.plan.size + data.rows_read * self.trunk.num_features
 
-    def system(self, params: MixedParams, data: CrossedStatistics) -> schur.System:
+    def sums(self, params: MixedParams, data: Summed) -> Sums:
+        """Of all rows at these parameters, in the order of elimination."""
+        features = functools.partial(self.features, params)
+        return data.sums(features, self.all_coef(params), self.by_factor)
+
+    def system(self, params: MixedParams, data: Summed) -> schur.System:
         """What the whitened effects of all factors solve."""
-        moments, lower = data.moments(self.all_coef(params)), self.precision_factors(params)
+        return self._whitened(self.sums(params, data), params, data.plan)
+
+    def _whitened(self, sums: Sums, params: MixedParams, plan: Elimination) -> schur.System:
+        lower = self.precision_factors(params)
         return schur.System.whiten(
-            tuple(each.gram for each in moments),
-            data.cells,
-            data.rest_cells,
-            tuple(each.cross for each in moments),
+            *(sums.gram, sums.cells, sums.rest_cells, sums.cross),
             jnp.exp(params.dispersion[0]),
-            tuple(lower[f] for f in data.plan.order),
-            data.plan,
+            tuple(lower[f] for f in plan.order),
+            plan,
         )
 
-    def joint_conditional(self, params: MixedParams, data: CrossedStatistics) -> schur.Conditional:
+    def joint_conditional(self, params: MixedParams, data: Summed) -> schur.Conditional:
         """Exact conditional of the whitened effects of all factors."""
         return schur.condition(schur.reduce(self.system(params, data), data.plan))
 
-    def log_marginal(self, params: MixedParams, data: CrossedStatistics) -> Scalar:
-        moments = data.moments(self.all_coef(params))[0]
-        reduced = schur.reduce(self.system(params, data), data.plan)
+    def log_marginal(self, params: MixedParams, data: Summed) -> Scalar:
+        sums = self.sums(params, data)
+        reduced = schur.reduce(self._whitened(sums, params, data.plan), data.plan)
         noise_var = jnp.exp(params.dispersion[0])
-        fit = schur.log_marginal(reduced, moments.square, data.num_rows, noise_var)
+        fit = schur.log_marginal(reduced, sums.square, sums.num_rows, noise_var)
         return fit + self.log_prior(params)
 
-    def log_joint(self, params: MixedParams, latents: Effects, data: CrossedStatistics) -> Scalar:
+    def log_joint(self, params: MixedParams, latents: Effects, data: Summed) -> Scalar:
         return self.log_marginal(params, data) + self.log_conditional(params, latents, data)
 
-    def log_conditional(
-        self, params: MixedParams, latents: Effects, data: CrossedStatistics
-    ) -> Scalar:
+    def log_conditional(self, params: MixedParams, latents: Effects, data: Summed) -> Scalar:
         lower = self.precision_factors(params)
         whitened = [(effects @ root).T for effects, root in zip(latents, lower, strict=True)]
         in_order = tuple(whitened[f] for f in data.plan.order)
@@ -297,19 +310,19 @@ class SeveralFactors(WithFactors):
         return schur.log_density(conditional, data.plan, in_order) + sum(log_dets)
 
     def draw_effects(
-        self, key: Key, params: MixedParams, data: CrossedStatistics, sign: float | Scalar = 1.0
+        self, key: Key, params: MixedParams, data: Summed, sign: float | Scalar = 1.0
     ) -> Effects:
         """``sign``: of the draw's deviation from the mean; a pair of both has no error there."""
         conditional = self.joint_conditional(params, data)
         return self.coloured(schur.sample(key, conditional, data.plan, sign), params, data.plan)
 
-    def draws_for(self, data: CrossedStatistics) -> bool:
+    def draws_for(self, data: Summed) -> bool:
         """Whether predictions draw effects, since the covariances of all levels are too many."""
         first, *others = data.plan.columns
         return max(first, sum(others)) * sum(others) > LARGEST_COVARIANCE
 
     def moments_by_factor(
-        self, key: Key, params: MixedParams, data: CrossedStatistics
+        self, key: Key, params: MixedParams, data: Summed
     ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
         system = self.system(params, data)
         means = schur.mean(schur.condition(schur.reduce(system, data.plan)), data.plan)

@@ -18,6 +18,8 @@ from jaxtyping import Array, Float, Int
 
 from nghvi._core.draws import flat_normal
 from nghvi._typing import Data, Key, Scalar
+from nghvi.data import Rows
+from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.elimination import Elimination
 from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.latents import conjugate, schur
@@ -229,8 +231,9 @@ class FactorsAtRows(EffectsAtRows):
         return self.labelled(data, self.model.draw_effects(key, params, data))
 
     def mean_squares(self, params: MixedParams, data: Data) -> Float[Array, " r"]:
-        design = self.model.design(self.model.features(params, data.rows.x))
-        return jnp.sum(data.rows.weighted(design**2), axis=0) / data.num_rows
+        rows = data if isinstance(data, Rows) else data.rows
+        design = self.model.design(self.model.features(params, rows.x))
+        return jnp.sum(rows.weighted(design**2), axis=0) / rows.num_rows
 
     def moments(self, key: Key, params: MixedParams, data: Data) -> Moments:
         return self.model.moments_by_factor(key, params, data)
@@ -245,18 +248,17 @@ class SummedFactorsAtRows(FactorsAtRows):
 
     model: SeveralFactors
 
-    def in_pairs(self, data: CrossedStatistics) -> bool:
+    def in_pairs(self, data: CrossedStatistics | CrossedPanel) -> bool:
         return self.model.draws_for(data)
 
-    def are_integrated(self, data: CrossedStatistics) -> bool:
+    def are_integrated(self, data: CrossedStatistics | CrossedPanel) -> bool:
         return not self.model.draws_for(data)
 
     def _moments_at(self, params: MixedParams, rows: AtKnown, parts: tuple[Data, ...]) -> Predictor:
         model, data = self.model, parts[0]
         conditional = model.joint_conditional(params, data)
         means = model.coloured(schur.mean(conditional, data.plan), params, data.plan)
-        levels = zip(data.factors, rows.position.T, strict=True)
-        memory = [factor.original_order[position] for factor, position in levels]
+        memory = list(data.in_memory(tuple(rows.position.T)))
         covariance = schur.covariance(conditional, data.plan)
         variance = _row_variance(covariance, data.plan, rows.white, memory)
         return self.at_rows(rows.design, self.labelled(data, means), rows.position), variance
@@ -268,7 +270,11 @@ class SummedFactorsAtRows(FactorsAtRows):
         return self.labelled(parts[0], effects)
 
     def mean_squares(self, params: MixedParams, data: Data) -> Float[Array, " r"]:
-        return data.effects_square
+        if isinstance(data, Rows):
+            return super().mean_squares(params, data)
+        sums = self.model.sums(params, data)
+        squares = [jnp.diagonal(jnp.sum(gram, axis=-1)) for gram in sums.gram]
+        return jnp.concatenate(data.plan.in_given_order(tuple(squares))) / sums.num_rows
 
 
 @functools.singledispatch

@@ -34,6 +34,7 @@ from nghvi._core.variational import RemainingError
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.cells import CellRows
+from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.elimination import Cells, Elimination, Step, Update
 from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.data.fingerprint import Fingerprint
@@ -291,7 +292,7 @@ for _class in (
     *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
     *(MixedModel, LinearStart, Identity, Perceptron, Skip),
     *(CrossedStatistics, Elimination, Step, Update, Cells, SeveralFactors, Spread),
-    *(CrossedRows, GeneralFactors),
+    *(CrossedRows, CrossedPanel, GeneralFactors),
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState, NaturalState),
     # Where an interrupted run's optimiser is; if optax changes them, such a run has to start again.
     *(optax.ScaleByAdamState, optax.ScaleByAdaDeltaState, optax.EmaState, optax.EmptyState),

@@ -230,7 +230,6 @@ def test_factors_that_cannot_be_told_apart(rows, formula):
 
 
 SETTINGS = {
-    "hidden layers with several": {"hidden": (4,)},
     "latents='sample' with several": {"response": "student-t", "latents": "sample"},
     "method='ng-hvi' with several": {"method": "ng-hvi"},
     "batch_groups=3 with several": {"batch_groups": 3},

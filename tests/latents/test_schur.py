@@ -82,14 +82,15 @@ class Example:
         self.mean = self.covariance @ self.z.T @ self.error / NOISE
 
     @property
+    def sums(self):
+        return self.data.sums(None, jnp.asarray(self.coef), self.random)
+
+    @property
     def system(self):
         data, order = self.data, self.data.plan.order
-        moments = data.moments(jnp.asarray(self.coef))
+        sums = self.sums
         return schur.System.whiten(
-            tuple(m.gram for m in moments),
-            data.cells,
-            data.rest_cells,
-            tuple(m.cross for m in moments),
+            *(sums.gram, sums.cells, sums.rest_cells, sums.cross),
             jnp.asarray(NOISE),
             tuple(jnp.asarray(self.lower[f]) for f in order),
             data.plan,
@@ -113,7 +114,7 @@ def test_log_marginal_is_the_dense_one(name, weighted):
     example = Example(name, weighted)
     dense = example.z @ example.prior @ example.z.T + NOISE * np.eye(len(example.error))
     expected = multivariate_normal(np.zeros(len(dense)), dense).logpdf(example.error)
-    square = example.data.moments(jnp.asarray(example.coef))[0].square
+    square = example.sums.square
     reduced = schur.reduce(example.system, example.data.plan)
     found = schur.log_marginal(reduced, square, example.data.num_rows, jnp.asarray(NOISE))
     assert len(example.data.plan.steps) == example.num_steps

@@ -9,6 +9,7 @@ from nghvi.paper.studies import (
     example2,
     example3,
     last_table,
+    month_term,
 )
 from nghvi.paper.studies.store import StudyError
 from nghvi.paper.studies.study import Options, Study, reproduce
@@ -22,6 +23,7 @@ STUDIES = {
         example2.STUDY_2B,
         example3.STUDY,
         asset_pricing.STUDY,
+        month_term.STUDY,
         last_table.STUDY,
         controls.STUDY,
         claims.STUDY,

@@ -26,6 +26,7 @@ TITLES = {
     "example2b": "Example 2(b)",
     "example3": "Example 3",
     "finance": "Financial asset pricing",
+    "months": "Months as a second factor",
     "summary": "All examples together",
     "controls": "Control runs",
     "claims": "Claims",
