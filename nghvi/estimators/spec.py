@@ -194,7 +194,7 @@ class Structure(NamedTuple):
         Of several factors the one with most levels has them as if it were the only one, the
         others intercepts: curves by level of two factors would explain the same rows.
         """
-        if self.by_factor:
+        if isinstance(groups, dict):
             if not spec.deep:
                 return self
             levels = [len(labels) for labels in groups.values()]

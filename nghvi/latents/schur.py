@@ -150,8 +150,8 @@ def reduce(system: System, plan: Elimination) -> Reduced:
         root = small.cholesky(diagonal[e])
         forward = small.solve_lower(root, right[e])
         coupling = tuple(
-            _solve_cells(root, block, where)
-            for block, where in zip(cells[e], step.cells, strict=True)
+            _solve_cells(root, block, where, plan.levels[e + 1 + i])
+            for i, (block, where) in enumerate(zip(cells[e], step.cells, strict=True))
         )
         done.append(Eliminated(root, forward, coupling))
         for i, updates in enumerate(step.among_later):  # later factors that are eliminated too
@@ -173,13 +173,12 @@ def reduce(system: System, plan: Elimination) -> Reduced:
 def _reduce_rest(
     plan: Elimination, step: Step, e: int, own: Eliminated, dense: Array, right: Array
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
-    values, level, column = _entries(plan, e, plan.first_rest, own)
-    m = plan.num_rest
-    taken = jax.ops.segment_sum(jnp.sum(values * own.forward[:, level], axis=0), column, m)
     if step.among_rest is None:
-        whole = _whole(plan, e, plan.first_rest, own).reshape(-1, m)
-        return dense - whole.T @ whole, right - taken
-    update = step.among_rest
+        whole = _whole(plan, e, plan.first_rest, own).reshape(-1, plan.num_rest)
+        return dense - whole.T @ whole, right - whole.T @ own.forward.T.ravel()
+    values, level, column = _entries(plan, e, own)
+    m, update = plan.num_rest, step.among_rest
+    taken = jax.ops.segment_sum(jnp.sum(values * own.forward[:, level], axis=0), column, m)
     pairs = jnp.sum(values[:, update.left] * values[:, update.right], axis=0)
     summed = jax.ops.segment_sum(pairs, update.target, m * m, indices_are_sorted=True)
     lower = summed.reshape(m, m)
@@ -187,16 +186,15 @@ def _reduce_rest(
 
 
 def _entries(
-    plan: Elimination, e: int, first: int, own: Eliminated
+    plan: Elimination, e: int, own: Eliminated
 ) -> tuple[Float[Array, "r n"], Array, Array]:
-    """V of factor e and all factors from ``first`` on, each number with its level and its column.
+    """V of factor e and the rest, each number with its level and its column.
 
     In the order of :func:`nghvi.data.elimination.entries`.
     """
     values, level, column = [], [], []
-    for f in range(first, len(plan.order)):
+    for f, offset in zip(plan.rest, plan.offsets, strict=True):
         block, where, r = own.coupling[f - e - 1], plan.steps[e].cells[f - e - 1], plan.effects[f]
-        offset = sum(plan.columns[first:f])
         values.append(block.reshape(len(block), -1))
         level.append(jnp.tile(where.first, r))
         column += [offset + where.second * r + effect for effect in range(r)]
@@ -204,12 +202,18 @@ def _entries(
 
 
 def _whole(plan: Elimination, e: int, first: int, own: Eliminated) -> Float[Array, "k r m"]:
-    """The same as one array, with zeros where levels do not meet."""
-    empty = jnp.zeros((plan.levels[e], plan.effects[e], sum(plan.columns[first:])))
-    if not empty.size:
-        return empty
-    values, level, column = _entries(plan, e, first, own)
-    return empty.at[level, :, column].set(values.T, unique_indices=True)
+    """V of factor e and all factors from ``first`` on, with zeros where levels do not meet."""
+    k, found = plan.levels[e], [jnp.zeros((plan.levels[e], plan.effects[e], 0))]
+    for f in range(first, len(plan.order)):
+        block, where = own.coupling[f - e - 1], plan.steps[e].cells[f - e - 1]
+        r, s, c = block.shape
+        if c == k * plan.levels[f]:  # all levels meet, and cells are sorted
+            blocks = block.reshape(r, s, k, plan.levels[f])
+        else:
+            blocks = jnp.zeros((r, s, k, plan.levels[f]))
+            blocks = blocks.at[:, :, where.first, where.second].set(block, unique_indices=True)
+        found.append(jnp.transpose(blocks, (2, 0, 3, 1)).reshape(k, r, plan.columns[f]))
+    return jnp.concatenate(found, axis=2)
 
 
 def _dense(system: System, plan: Elimination) -> Float[Array, "m m"]:
@@ -237,9 +241,17 @@ def _placed(
 
 
 def _solve_cells(
-    root: Float[Array, "r r k"], blocks: Float[Array, "r s c"], where: Cells
+    root: Float[Array, "r r k"], blocks: Float[Array, "r s c"], where: Cells, num_later: int
 ) -> Float[Array, "r s c"]:
-    """R_k^-1 C_kj."""
+    """R_k^-1 C_kj; ``num_later``: levels of the later factor."""
+    r, s, c = blocks.shape
+    k = root.shape[-1]
+    if r > small.UNROLL:  # one inverse per level, not one per cell
+        half = small.inverse_lower(root)
+        if c == k * num_later:  # all levels meet: cells are sorted, and nothing has to be gathered
+            solved = jnp.einsum("abk,bskj->askj", half, blocks.reshape(r, s, k, num_later))
+            return solved.reshape(r, s, c)
+        return jnp.einsum("abc,bsc->asc", half[:, :, where.first], blocks)
     roots = root[:, :, where.first]
     return jnp.stack([small.solve_lower(roots, column) for column in jnp.moveaxis(blocks, 1, 0)], 1)
 
