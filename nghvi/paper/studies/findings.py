@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from nghvi.paper.studies import asset_pricing_views, controls, printed_values
+from nghvi.paper.studies import asset_pricing_views, controls, month_term, printed_values
 from nghvi.paper.studies.appendix_probit import MCMC, OF_THE_EXACT, arrival
 from nghvi.paper.studies.compared import OURS
 from nghvi.paper.studies.example3 import EFFECT_SD, NAIVE, NO_RULE, STEPS, full_runs
@@ -244,6 +244,42 @@ def finance(held: Held) -> list[str]:
     return said
 
 
+def months(held: Held) -> list[str]:
+    """What months as a second factor change, and whether networks gain with them."""
+    rows = held["months"]
+    said = [
+        "Differences are of test log scores per return to random coefficients with months, ± a "
+        "standard error by blocks of months: of returns one by one, and of a month's jointly."
+    ]
+    for row in rows:
+        base = month_term.baseline(row, rows)
+        chosen = month_term.is_deep(row) or (row["model"] == COEFFICIENTS and not row["month"])
+        if base is None or not chosen:
+            continue
+        found = {kind: month_term.compared(row, base, kind) for kind in month_term.KINDS}
+        better = all(low > 0 and gain > ERRORS * se for gain, se, low, _ in found.values())
+        name = row["model"] + (
+            f" (seed {row['seed']})" if month_term.is_deep(row) else " without months"
+        )
+        ahead = (
+            "is ahead by both scores, whichever month is left out"
+            if better
+            else (
+                "is not ahead by both scores, whichever month is left out, by "
+                f"{ERRORS:g} standard errors"
+            )
+        )
+        gains = "; ".join(
+            f"{title} {found[kind][0]:.4f} ± {found[kind][1]:.4f}, without any one month "
+            f"{found[kind][2]:.4f} to {found[kind][3]:.4f}"
+            for kind, title in month_term.KINDS.items()
+        )
+        given_up = month_term.is_deep(row) and not row["network"]
+        note = "; the network was given up, and this is a linear model" * given_up
+        said.append(f"{row['factors']}, {name} {ahead} ({gains}{note}).")
+    return said
+
+
 LINEAR, INTERCEPT, COEFFICIENTS = "Linear", "Random Intercept", "Random Coefficients"
 DEEP = ("DMM [8]", "DMM [32, 16, 8]")
 PLAIN = ("FNN [8]", "FNN [32, 16, 8]")
@@ -327,6 +363,7 @@ SENTENCES = {
     "example2b": example2b,
     "example3": example3,
     "finance": finance,
+    "months": months,
     "controls": of_controls,
     "claims": claims,
 }

@@ -61,6 +61,9 @@ SHOWN = {
         "model|factors|LS test|R2 test|over linear|over Gaussian|sd log s2|converged"
     ),
     "finance_changes": ("model|priors|covariance|rank|LS test|difference|sd log s2|converged"),
+    "months_models": (
+        "model|factors|seed|months|network|one by one, difference|jointly, difference|status"
+    ),
     "summary": "example|m|z|n|p|lambda|s per step|minutes",
 }
 """The columns of wide tables that the page shows; the files have all of them."""
