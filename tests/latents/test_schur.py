@@ -8,6 +8,7 @@ from scipy.linalg import block_diag
 from scipy.stats import multivariate_normal
 
 from nghvi._core.errors import DataError
+from nghvi._linalg import small
 from nghvi.data import elimination
 from nghvi.data.factors import CrossedStatistics, FactorRows
 from nghvi.latents import schur
@@ -17,6 +18,10 @@ NOISE = 0.7
 
 def crossed(rng):
     return np.column_stack([rng.integers(0, 9, 60), rng.integers(0, 5, 60)])
+
+
+def complete(rng):
+    return np.column_stack([each.ravel() for each in np.meshgrid(range(9), range(5))])
 
 
 def three_crossed(rng):
@@ -36,6 +41,7 @@ def nested_and_crossed(rng):
 CASES = {
     "crossed": (crossed, ((0,), (0,)), 1),
     "slopes": (crossed, ((0, 1), (0,)), 1),
+    "complete": (complete, ((0, 1), (0, 2)), 1),
     "slopes of both": (crossed, ((0, 1), (1, 2)), 1),
     "three": (three_crossed, ((0,), (0, 2), (1,)), 1),
     "nested": (nested, ((0, 1), (0,), (0,)), 3),
@@ -106,6 +112,16 @@ class Example:
             effects = numpy.linalg.solve(self.lower[f].T, u)
             parts.append(effects.T[self.data.factors[f].original_order].ravel())
         return numpy.concatenate(parts)
+
+
+@pytest.mark.parametrize("name", ["slopes of both", "complete"])
+def test_many_effects_of_a_level_are_solved_once_per_level(name, monkeypatch):
+    example = Example(name)
+    few = schur.reduce(example.system, example.data.plan)
+    monkeypatch.setattr(small, "UNROLL", 1)
+    many = schur.reduce(example.system, example.data.plan)
+    for one, other in zip(jax.tree.leaves(few), jax.tree.leaves(many), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -249,7 +249,9 @@ def months(held: Held) -> list[str]:
     rows = held["months"]
     said = [
         "Differences are of test log scores per return to random coefficients with months, ± a "
-        "standard error by blocks of months: of returns one by one, and of a month's jointly."
+        "standard error by blocks of months: of returns one by one, and of a month's jointly. A "
+        f"model is ahead if both are above {ERRORS:g} standard errors, and above zero whichever "
+        "month is left out."
     ]
     for row in rows:
         base = month_term.baseline(row, rows)
@@ -261,14 +263,7 @@ def months(held: Held) -> list[str]:
         name = row["model"] + (
             f" (seed {row['seed']})" if month_term.is_deep(row) else " without months"
         )
-        ahead = (
-            "is ahead by both scores, whichever month is left out"
-            if better
-            else (
-                "is not ahead by both scores, whichever month is left out, by "
-                f"{ERRORS:g} standard errors"
-            )
-        )
+        ahead = "is ahead" if better else "is not ahead"
         gains = "; ".join(
             f"{title} {found[kind][0]:.4f} ± {found[kind][1]:.4f}, without any one month "
             f"{found[kind][2]:.4f} to {found[kind][3]:.4f}"
