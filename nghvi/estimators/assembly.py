@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nghvi._core.errors import warn
 from nghvi._core.response import Response
 from nghvi._typing import Data
 from nghvi.data import Rows
@@ -24,12 +25,18 @@ from nghvi.estimators.columns import (
     warn_about_origin,
 )
 from nghvi.estimators.factors import check_design, check_supported
-from nghvi.estimators.spec import Spec, Structure, factors_follow_data, follow_data
+from nghvi.estimators.spec import (
+    Spec,
+    Structure,
+    factors_follow_data,
+    follow_data,
+    warn_about_few_groups,
+)
 from nghvi.methods import published
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity
 from nghvi.posterior.mixed import Named
-from nghvi.priors import HuangWand
+from nghvi.priors import HuangWand, Priors
 from nghvi.responses import RESPONSES, Gaussian, WeightedGaussian
 
 PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
@@ -228,7 +235,13 @@ def _warn(
         group=spec.group,
         discrete=response.support.discrete,
     )
+    if settings.standardize and settings.priors == Priors.paper() and settings.method == "auto":
+        warn(
+            "Priors.paper() is stated for raw data, and on standardised data keeps the variances "
+            "of effects from being small: give standardize=False with it, or leave priors out."
+        )
     if spec.deep:
+        warn_about_few_groups(structure, spec, len(groups))
         return
     x = add_intercept(sample.x, spec.intercept)
     num_fixed = num_inputs + spec.intercept

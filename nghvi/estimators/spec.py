@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from nghvi._core.errors import warn
 from nghvi._core.response import Response
 from nghvi.data.frame import DataError, Group
 from nghvi.data.scaling import nonzero
@@ -256,6 +257,22 @@ class Structure(NamedTuple):
                 groups,
             )
         return Named(fixed, tuple(self.features[j] for j in self.random), groups)
+
+
+def warn_about_few_groups(structure: Structure, spec: Spec, num_groups: int) -> None:
+    """Point at effects of what a network learns where they were asked for and groups are few."""
+    if not isinstance(structure.trunk, Skip) or _is_auto(spec.random):
+        return
+    beside = structure.trunk.num_inputs
+    learnt = [structure.features[j] for j in structure.random if j > beside]
+    if learnt and num_groups < GROUPS_OF_LEARNT:
+        some = f"{learnt[0]} to {learnt[-1]}" if len(learnt) > 1 else learnt[0]
+        warn(
+            f"effects of what the network learns ({some}) with {num_groups} groups: with fewer "
+            f"than {GROUPS_OF_LEARNT} every group tends to get a curve of its own, and predictions "
+            "for new groups suffer. Leave random at 'auto', or take random='intercept', in a "
+            "formula '(1 | group)'."
+        )
 
 
 def _names_of_learnt(number: int, others: tuple[str, ...]) -> tuple[str, ...]:

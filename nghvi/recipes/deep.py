@@ -194,8 +194,9 @@ def searching(climb: Stage) -> tuple[Stage, Stage]:
 
 
 def in_two(stage: Stage) -> tuple[Stage, Stage]:
-    """The same steps as two stages, so that what the last quarter did can be seen."""
-    first = stage._replace(num_steps=max(1, stage.num_steps - stage.num_steps // 4))
+    """The same steps, two at least, as two stages, to see what the last quarter did."""
+    stage = stage._replace(num_steps=max(2, stage.num_steps))
+    first = stage._replace(num_steps=stage.num_steps - max(1, stage.num_steps // 4))
     return first, stage._replace(encore=False, continues=True)
 
 

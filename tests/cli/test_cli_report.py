@@ -62,7 +62,8 @@ def test_other_rows_are_given_by_data(run, panel, capsys):
 def test_a_formula_says_what_the_response_is(panel, tmp_path, capsys):
     frame = panel.assign(kind=panel["g"].map(lambda g: "odd" if g % 2 else "even"))
     frame.to_csv(tmp_path / "data.csv", index=False)
-    model = nghvi.mixed("y ~ a + kind + (. | g)", frame, hidden=(2,), steps=20, n_starts=1)
+    with pytest.warns(nghvi.DataWarning, match="learns"):
+        model = nghvi.mixed("y ~ a + kind + (. | g)", frame, hidden=(2,), steps=20, n_starts=1)
     run = tmp_path / "run"
     run.mkdir()
     model.save(run / "model.nghvi")  # without settings: made in Python

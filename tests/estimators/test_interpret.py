@@ -36,7 +36,8 @@ def linear(frame, inputs):
 @pytest.fixture(scope="module")
 def deep(frame, inputs):
     model = nghvi.MixedRegressor("g", hidden=(3,), random="all", steps=60, n_starts=1)
-    return model.fit(inputs, frame["y"])
+    with pytest.warns(nghvi.DataWarning, match="learns .* with 20 groups"):
+        return model.fit(inputs, frame["y"])
 
 
 @pytest.fixture(scope="module")

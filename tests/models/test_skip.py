@@ -238,6 +238,28 @@ def test_few_groups_have_no_effects_of_what_is_learnt_by_default():
     assert effects == list(made.features)
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"random": "all"}, r"learns \(h1 to h2\) with 25 groups: .* random='intercept'"),
+        ({"random": ["intercept", "h2"]}, r"learns \(h2\) with 25 groups"),
+        ({"priors": Priors.paper()}, r"Priors.paper\(\) is stated for raw data.*standardize=False"),
+    ],
+)
+def test_what_is_asked_for_and_does_harm_is_pointed_at(settings, said):
+    frame, y = line_frame()
+    model = nghvi.MixedRegressor("g", hidden=(2,), steps=1, n_starts=1, **settings)
+    with pytest.warns(nghvi.DataWarning, match=said) as found:
+        model.fit(frame, y)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("settings", [{"skip": False}, {"random": "intercept"}])
+def test_what_does_no_harm_is_not_pointed_at(settings):
+    model = nghvi.MixedRegressor("g", hidden=(2,), steps=1, n_starts=1, **settings)
+    model.fit(*line_frame())  # warnings are errors
+
+
 def wave_frame(num_groups=6, size=25, seed=6):
     """A curve that no line resembles, intercepts by group."""
     rng = np.random.default_rng(seed)
