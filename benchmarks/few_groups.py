@@ -82,8 +82,10 @@ def lines(rows: list[dict]) -> list[str]:
                 for row in rows
                 if (row["curve"], row["groups"], row["effects"]) == (curve, groups, effects)
             ]
-            cells.append(" / ".join(f"{score:.3f}" for score in np.mean(own, axis=0)))
-        said.append(f"| {groups}, {number} | " + " | ".join(cells) + " |")
+            if own:
+                cells.append(" / ".join(f"{score:.3f}" for score in np.mean(own, axis=0)))
+        if len(cells) == len(columns):  # all were run
+            said.append(f"| {groups}, {number} | " + " | ".join(cells) + " |")
     return said
 
 
