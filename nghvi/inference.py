@@ -14,7 +14,14 @@ from threadpoolctl import threadpool_limits
 from nghvi._core.batches import Batches
 from nghvi._core.draws import AntitheticDraws, DrawScheme, OrthogonalDraws
 from nghvi._core.errors import InputError
-from nghvi._core.evaluate import draw, evaluate, evaluation_size, log_targets, side_by_side
+from nghvi._core.evaluate import (
+    Evaluation,
+    draw,
+    evaluate,
+    evaluation_size,
+    log_targets,
+    side_by_side,
+)
 from nghvi._core.hosts import on_host, together
 from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
@@ -29,7 +36,7 @@ from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, integrals_are_costly
 from nghvi.recipes.run import Keep, Position, Progress, Run, run
 from nghvi.recipes.settings import METHODS as METHODS
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.start import value_and_score
+from nghvi.recipes.start import first_theta, laplace_start, value_and_score
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
 COSTLY = 20_000
@@ -189,6 +196,8 @@ def _fit(
         model = cast(MarginalModel, model).refined()
     example = data.example if isinstance(data, Batches) else data
     begin: Variational | None = None
+    if _is_drawn(model, data):
+        model, begin = _begun(key, plan, cast(MarginalModel, model), data)
     while True:
         better = None
 
@@ -196,7 +205,7 @@ def _fit(
             nonlocal better
             refinable = plan.smooth and not plan.drawn
             better = refined_if_needed(key, model, data, q, plan.costly) if refinable else None
-            return better is None or not better.integration_is_affordable
+            return better is None or not _is_affordable(better, data)
 
         glance = GLANCE if plan.by_newton and not plan.costly else None
 
@@ -212,11 +221,35 @@ def _fit(
             return model, done._replace(position=left)
         if better is None:
             return model, done
-        if not better.integration_is_affordable:
+        if not _is_affordable(better, data):
             if done.verdict.status is not Status.FAILED:
                 done = done._replace(verdict=Verdict(Status.NOT_CONVERGED, Cause.UNAFFORDABLE))
             return model, done
         model, resume, refinements, begin = better, None, refinements + 1, done.q
+
+
+def _is_drawn(model: LatentModel, data: Data) -> bool:
+    return isinstance(model, MarginalModel) and model.is_drawn(data)
+
+
+def _is_affordable(model: MarginalModel, data: Data) -> bool:
+    """Whether a fit takes minutes at most."""
+    many = _is_drawn(model, data) and evaluation_size(model, data) > HUGE
+    return model.integration_is_affordable and not many
+
+
+def _begun(
+    key: Key, plan: Plan, model: MarginalModel, data: Data
+) -> tuple[MarginalModel, Variational]:
+    """The model with its draws placed where an approximation, which is the start, has its mode."""
+    rough = model.approximate()
+    begin = laplace_start(rough, data, first_theta(key, rough, data, plan.settings.begin))
+    return _placed_at(model, data, begin.centre), begin
+
+
+@eqx.filter_jit
+def _placed_at(model: MarginalModel, data: Data, theta: Array) -> MarginalModel:
+    return model.placed(unraveller(model, data)(theta), data)
 
 
 def _for_evaluation(
@@ -276,7 +309,8 @@ def refined_if_needed(
         rough, fine = (value_and_score(m, data, theta)[1] for m in (model, better))
         return None if np.abs(pull(fine - rough)[0]).max() < TOLERANCE else better
     level, trend = _apart(key, model, better, data, q)
-    return None if level < UNLIKE and trend < ASTRAY else better
+    known = level < UNLIKE or model.is_drawn(data)
+    return None if known and trend < ASTRAY else better
 
 
 def _apart(
@@ -333,6 +367,7 @@ def finish(
     if not np.isfinite(found.elbo):
         lost = int(np.sum(~np.isfinite(found.log_ratio)))
         done = done._replace(verdict=_failed(lost, len(found.log_ratio)))
+    level, level_se = _level(key_elbo, model, data, found, done.q)
     gap = found.log_evidence - found.elbo if np.isfinite(found.elbo) else float("inf")
     corrected = None
     if correct and gap > (EXACT if 2**10 * size <= AFFORDABLE else CLOSE_ENOUGH):
@@ -348,11 +383,33 @@ def finish(
         done.verdict,
         done,
         corrected,
-        found.elbo,
-        found.elbo_se,
-        corrected.log_evidence,
+        found.elbo + level,
+        float(np.hypot(found.elbo_se, level_se)),
+        corrected.log_evidence + level,
         pareto_shape(found.log_ratio) if draws > FEW else nan,
     )
+
+
+def _level(
+    key: Key, model: MarginalModel, data: Data, found: Evaluation, q: Variational
+) -> tuple[float, float]:
+    """What many draws add to the level of a density that is a mean over few, and the error left."""
+    if not model.is_drawn(data):
+        return 0.0, 0.0
+    log_q = np.asarray(_log_densities(q, jax.device_put(found.theta)))
+    central = int(log_q.argmax())
+    value, error = map(float, _afresh(key, model, data, jax.device_put(found.theta[central])))
+    return value - float(found.log_ratio[central] + log_q[central]), error
+
+
+@eqx.filter_jit
+def _log_densities(q: Variational, theta: Float[Array, "s m"]) -> Float[Array, " s"]:
+    return jax.vmap(q.log_density)(theta)
+
+
+@eqx.filter_jit
+def _afresh(key: Key, model: MarginalModel, data: Data, theta: Array) -> tuple[Array, Array]:
+    return model.log_marginal_afresh(key, unraveller(model, data)(theta), data)
 
 
 def _pool(key: Key, q: Variational) -> Pool:

@@ -163,6 +163,21 @@ class MarginalModel(LatentModel):
         """Whether natural gradients of a diagonal Gaussian find more than Adam where it is deep."""
         return False
 
+    def is_drawn(self, data: Data) -> bool:
+        """Whether :meth:`log_marginal` is a mean over draws, which are the same for every theta.
+
+        Their noise hardly changes with theta: it moves the level, which says nothing about theta.
+        """
+        return False
+
+    def placed(self, params: Params, data: Data) -> Self:
+        """The model with its draws placed as suits the posterior near ``params``."""
+        return self
+
+    def log_marginal_afresh(self, key: Key, params: Params, data: Data) -> tuple[Scalar, Scalar]:
+        """:meth:`log_marginal` by many draws of its own, and its standard error."""
+        return self.log_marginal(params, data), jnp.zeros(())
+
     def refined(self) -> Self:
         """The model with a more accurate :meth:`log_marginal`; itself if there is none."""
         return self

@@ -1,35 +1,26 @@
-"""Any response, several grouping factors: effects integrated out by quadrature and draws.
+"""Any response, several grouping factors: the mode of all effects and draws around it.
 
-Given the effects v of all other factors, the levels of the factor that is eliminated first are
-independent, and adaptive quadrature integrates each. v itself is drawn from Laplace's
-approximation, whose factor L L' = M is that of :mod:`nghvi.latents.schur` with the rows'
-information in place of 1 / noise::
-
-    v_s = mode + L^-T e_s,     log p(y) = log mean_s exp( log p(y | v_s) + log p(v_s) - log q(v_s) )
-    log p(y | v) = sum_k log sum_j w_j p(y_k | u_kj, v) N(u_kj; 0, I) / q(u_kj | v)
-
-The noise e_s is the same for every theta and comes in pairs of opposite sign, so that the result is
-smooth in theta; its error falls with the number of draws, and is nothing where the response is
-Gaussian. Mode, factor and draws are differentiated, hence the gradient is that of the number
-itself and has no noise of its own.
+Whitened effects u of all factors have the joint mode at which Laplace's approximation N(mode, M^-1)
+stands; its factor L L' = M is that of :mod:`nghvi.latents.schur` with the rows' information in
+place of 1 / noise. Mode and factor are differentiated. Draws of the exact conditional move on from
+those of the approximation; integrals are in :mod:`nghvi.latents.crossed_integrals`.
 """
 
 import functools
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
+from nghvi._core.draws import flat_normal
 from nghvi._linalg import small
-from nghvi._linalg.tree import map_in_parts, tree_where
+from nghvi._linalg.tree import tree_where
 from nghvi._typing import Key, Scalar
 from nghvi.data.elimination import Elimination, pairs_of
 from nghvi.data.factors import CrossedRows
-from nghvi.latents import integrate, metropolis, schur
+from nghvi.latents import schur
 from nghvi.latents.rows import (
     CERTAIN,
     CLOSE,
@@ -41,8 +32,9 @@ from nghvi.latents.rows import (
 )
 
 MOST_STEPS = 100
-SIDE_BY_SIDE = 1_000_000
-"""Rows times nodes of draws that are evaluated together: memory is bounded by it."""
+TURN, TURNS = np.pi / 8, 4
+"""Angle by which a step of a trajectory turns effects into their velocity, and how many there are:
+a quarter of a circle forgets where it began."""
 
 Whitened = tuple[Float[Array, "r k"], ...]
 """Effects of every factor in units of their prior, in the order of elimination."""
@@ -190,7 +182,10 @@ def _climb(problem: CrossedProblem, start: Whitened, tolerance: float, close: bo
         stayed = at._replace(share=0.5 * at.share, tries=at.tries + 1)
         return tree_where(gains, moved, stayed)
 
-    first = _Ascent(start, *look(start), jnp.zeros((), jnp.int32))
+    # The first move goes nowhere and looks around: one program for the start and all others.
+    nowhere = Step(jax.tree.map(jnp.zeros_like, start), jnp.array(1e100), jnp.zeros(()))
+    low, no_tries = jnp.array(-jnp.inf), jnp.zeros((), jnp.int32)
+    first = _Ascent(start, low, nowhere, nowhere.share, no_tries)
     end = jax.lax.while_loop(unfinished, move, first)
     return Mode(end.effects, end.newton.distance)
 
@@ -203,140 +198,80 @@ class Proposal(NamedTuple):
     """Of deviations from the centre."""
     found: Bool[Array, ""]
 
-    @property
-    def log_det_later(self) -> Scalar:
-        """Half the log determinant of the precision of all factors but the first."""
+    def log_det(self, first: int) -> Scalar:
+        """Half the log determinant of the precision of all factors from the ``first`` on."""
         total = jnp.sum(jnp.log(jnp.diagonal(self.conditional.root)))
-        for each in self.conditional.eliminated[1:]:
+        for each in self.conditional.eliminated[first:]:
             total += jnp.sum(small.half_log_det(each.root))
         return total
 
-    def draw(self, noise: Float[Array, " m"], plan: Elimination) -> Whitened:
-        """Effects of later factors from standard normals, and the first one's mean given them."""
-        own = [jnp.zeros_like(self.conditional.eliminated[0].forward)]
+    def draw(self, noise: Float[Array, " m"], plan: Elimination, first: int) -> Whitened:
+        """Deviations of all factors from the ``first`` on, made of standard normals."""
+        own = [jnp.zeros_like(each.forward) for each in self.conditional.eliminated]
         start = 0
-        for e in range(1, plan.first_rest):
-            own.append(noise[start : start + plan.columns[e]].reshape(plan.effects[e], -1))
+        for e in range(first, plan.first_rest):
+            own[e] = noise[start : start + plan.columns[e]].reshape(plan.effects[e], -1)
             start += plan.columns[e]
-        deviation = schur.backwards(self.conditional, plan, own, noise[start:])
-        return tuple(c + d for c, d in zip(self.centre, deviation, strict=True))
+        return schur.backwards(self.conditional, plan, own, noise[start:])[first:]
+
+    def around(self, deviations: Whitened) -> Whitened:
+        """Effects of the last factors, from their deviations."""
+        last = self.centre[len(self.centre) - len(deviations) :]
+        return tuple(c + d for c, d in zip(last, deviations, strict=True))
 
 
 def laplace(problem: CrossedProblem) -> Proposal:
     """At the joint mode, as a function of what the problem depends on."""
     mode, plan = joint_mode(problem), problem.data.plan
-    # A step from the mode is zero, and its derivative that of the mode.
-    step = newton_step(problem, jax.lax.stop_gradient(mode.effects), close=True).step
+    # A step from the mode is zero, and its derivative that of the mode: the gradient's, by the
+    # curvature as it is.
+    at_mode = problem.system(jax.lax.stop_gradient(mode.effects), close=True)
+    still = jax.lax.stop_gradient(at_mode)._replace(right=at_mode.right)
+    step = schur.mean(schur.condition(schur.reduce(still, plan)), plan)
     centre = tuple(u + d for u, d in zip(mode.effects, step, strict=True))
     system = problem.system(centre, close=True)
     still = system._replace(right=tuple(map(jnp.zeros_like, system.right)))
     return Proposal(centre, schur.condition(schur.reduce(still, plan)), mode.found)
 
 
-def common_noise(pairs: int, plan: Elimination) -> Float[Array, "s m"]:
-    """Standard normals for effects of all factors but the first; the same in every call."""
-    return jnp.asarray(_noise(pairs, sum(plan.columns[1:])))
+def sample(key: Key, problem: CrossedProblem, moves: int) -> Whitened:
+    """A draw of all effects, by Hamiltonian moves from a draw of Laplace's approximation.
 
-
-@functools.lru_cache(maxsize=8)
-def _noise(pairs: int, size: int) -> Float[np.ndarray, "s m"]:
-    noise = np.random.default_rng(18).standard_normal((pairs, size))
-    # Laplace's scale is somewhat off, and the weights' spread is mostly that of the squares: with
-    # these as they are expected, the error of 8 pairs falls from .054 to .021 (two classes), from
-    # .022 to .007 (Student-t).
-    return noise / np.sqrt(np.mean(noise**2, axis=0))
-
-
-class Weighed(NamedTuple):
-    """A draw of the later factors' effects and the quadrature of the first factor given them."""
-
-    log_weight: Scalar
-    later: Whitened
-    nodes: Float[Array, "j r k"]
-    shares: Float[Array, "j k"]
-    """Of the nodes, which add to 1 in a level."""
-
-
-def weigh(
-    problem: CrossedProblem, proposal: Proposal, num_nodes: int, noise: Float[Array, " m"]
-) -> Weighed:
-    """The draw that is made of this noise; its weights' mean is p(y)."""
-    centre, *later = proposal.draw(noise, problem.data.plan)
-    inner, root = problem.given(tuple(later)), proposal.conditional.eliminated[0].root
-    points, log_weights = integrate.rule(num_nodes, len(centre)).of_groups(centre.shape[1])
-
-    def place(shift: Array) -> Array:
-        return centre + small.solve_lower(root, shift, transpose=True)
-
-    nodes = jax.vmap(place)(points)
-    terms = jax.vmap(inner.log_prob)(nodes) + log_weights + 0.5 * jnp.sum(points**2, axis=1)
-    each = logsumexp(terms, axis=0)
-    squares = jnp.sum(noise**2) - sum(jnp.sum(v**2) for v in later)
-    log_weight = jnp.sum(each - small.half_log_det(root)) + 0.5 * squares - proposal.log_det_later
-    return Weighed(log_weight, tuple(later), nodes, jnp.exp(terms - each))
-
-
-def log_marginal(problem: CrossedProblem, pairs: int, num_nodes: int) -> Scalar:
-    """log p(y | theta) by so many pairs of draws; with none, Laplace's approximation.
-
-    Not a number where the mode was not found.
+    In units of that approximation the density of the effects e is exp(r(e)) N(e; 0, I) with a small
+    r. A trajectory turns e and its velocity about each other, which is exact for the normal part,
+    and is pushed by the slope of r. What the moves leave of the approximation fades with them.
     """
     proposal, plan = laplace(problem), problem.data.plan
-    if pairs == 0:
-        log_det = jnp.sum(small.half_log_det(proposal.conditional.eliminated[0].root))
-        value = problem.log_prob(proposal.centre) - log_det - proposal.log_det_later
-    else:
-        half = common_noise(pairs, plan)
+    size = sum(plan.columns)
 
-        def one(noise: Array) -> Scalar:
-            return weigh(problem, proposal, num_nodes, noise).log_weight
+    def effects_of(noise: Array) -> Whitened:
+        return proposal.around(proposal.draw(noise, plan, 0))
 
-        each = integrate.num_points(num_nodes, plan.effects[0]) * len(problem.data.rows.y)
-        together = max(1, SIDE_BY_SIDE // each)
-        # Parts are computed again by the gradient, which would keep all of them else.
-        of = one if 2 * pairs <= together else eqx.filter_checkpoint(one)
-        found = map_in_parts(of, jnp.concatenate([half, -half]), together)
-        value = logsumexp(found) - np.log(2 * pairs)
-    return jnp.where(proposal.found, value, jnp.nan)
+    @jax.value_and_grad
+    def remainder(noise: Array) -> Scalar:
+        return problem.log_prob(effects_of(noise)) + 0.5 * jnp.sum(noise**2)
 
-
-def moments(
-    key: Key, problem: CrossedProblem, pairs: int, num_nodes: int
-) -> tuple[tuple[Float[Array, "r k"], Float[Array, "r r k"]], ...]:
-    """Conditional means and covariances of all effects, by draws of their own."""
-    proposal, plan = laplace(problem), problem.data.plan
-    half = jax.random.normal(key, (pairs, sum(plan.columns[1:])))
-
-    def one(noise: Array) -> tuple[Scalar, tuple]:
-        found = weigh(problem, proposal, num_nodes, noise)
-        nodes, shares = found.nodes, found.shares
-        first = (
-            jnp.einsum("jk,jak->ak", shares, nodes),
-            jnp.einsum("jk,jak,jbk->abk", shares, nodes, nodes),
+    def turn(i: Array, at: tuple) -> tuple:
+        noise, velocity, _, slope = at
+        velocity = velocity + 0.5 * TURN * slope
+        noise, velocity = (
+            np.cos(TURN) * noise + np.sin(TURN) * velocity,
+            np.cos(TURN) * velocity - np.sin(TURN) * noise,
         )
-        later = [(v, v[:, None] * v[None]) for v in found.later]
-        return found.log_weight, (first, *later)
+        value, slope = remainder(noise)
+        return noise, velocity + 0.5 * TURN * slope, value, slope
 
-    log_weight, sums = jax.lax.map(one, jnp.concatenate([half, -half]))
-    weight = jax.nn.softmax(log_weight)
-    averaged = jax.tree.map(lambda each: jnp.tensordot(weight, each, 1), sums)
-    return tuple((mean, square - mean[:, None] * mean[None]) for mean, square in averaged)
+    def energy(noise: Array, velocity: Array, value: Scalar) -> Scalar:
+        return 0.5 * jnp.sum(noise**2 + velocity**2) - value
 
+    def move(i: Array, at: tuple) -> tuple:
+        key_velocity, key_accept = jax.random.split(jax.random.fold_in(key, i))
+        noise, value, slope = at
+        velocity = flat_normal(key_velocity, (size,))
+        end = jax.lax.fori_loop(0, TURNS, turn, (noise, velocity, value, slope))
+        gain = energy(noise, velocity, value) - energy(*end[:3])
+        accepted = jnp.log(jax.random.uniform(key_accept, minval=1e-300)) < gain
+        return tree_where(accepted, (end[0], *end[2:]), at)
 
-def sample(key: Key, problem: CrossedProblem, pairs: int, num_nodes: int, moves: int) -> Whitened:
-    """A draw of all effects: one of many by its weight, then the first factor's given the others.
-
-    What the choice among so many leaves of Laplace's approximation fades with their number.
-    """
-    proposal, plan = laplace(problem), problem.data.plan
-    key_noise, key_choice, key_first = jax.random.split(key, 3)
-    half = jax.random.normal(key_noise, (pairs, sum(plan.columns[1:])))
-    noise = jnp.concatenate([half, -half])
-    log_weight = jax.lax.map(
-        lambda each: weigh(problem, proposal, num_nodes, each).log_weight, noise
-    )
-    chosen = noise[jax.random.categorical(key_choice, log_weight)]
-    _, *later = proposal.draw(chosen, plan)
-    inner = problem.given(tuple(later))
-    first = metropolis.sample(key_first, inner, metropolis.make_proposal(inner, num_nodes), moves)
-    return first, *later
+    start = flat_normal(jax.random.fold_in(key, moves), (size,))
+    return effects_of(jax.lax.fori_loop(0, moves, move, (start, *remainder(start)))[0])

@@ -302,12 +302,12 @@ def backwards(
         found = _by_factor(solved, plan)
     for e in reversed(range(len(plan.steps))):
         own = conditional.eliminated[e]
-        right = own.forward + noise[e] - _coupled(own, plan.steps[e], found)
+        right = own.forward + noise[e] - coupled(own, plan.steps[e], found)
         found = [small.solve_lower(own.root, right, transpose=True), *found]
     return tuple(found)
 
 
-def _coupled(own: Eliminated, step: Step, later: list[Array]) -> Float[Array, "r k"]:
+def coupled(own: Eliminated, step: Step, later: list[Array]) -> Float[Array, "r k"]:
     """sum_j V_kj u_j of every level."""
     total = jnp.zeros_like(own.forward)
     for block, where, effects in zip(own.coupling, step.cells, later, strict=True):
@@ -341,8 +341,8 @@ def log_density(
     """log p(u | theta, y) of all whitened effects."""
     noise, log_det = [], jnp.zeros(())
     for e, own in enumerate(conditional.eliminated):
-        coupled = _coupled(own, plan.steps[e], list(effects[e + 1 :]))
-        noise.append(jnp.einsum("jik,jk->ik", own.root, effects[e]) + coupled - own.forward)
+        others = coupled(own, plan.steps[e], list(effects[e + 1 :]))
+        noise.append(jnp.einsum("jik,jk->ik", own.root, effects[e]) + others - own.forward)
         log_det += jnp.sum(small.half_log_det(own.root))
     rest = _flat(list(effects[plan.first_rest :]))
     if plan.num_rest:

@@ -1,6 +1,6 @@
 """Several grouping factors and a response that is not Gaussian, such as counts or classes.
 
-Effects are integrated out by :mod:`nghvi.latents.crossed`, to any accuracy: a model is
+Effects are integrated out by :mod:`nghvi.latents.crossed_integrals`, to any accuracy: a model is
 ``refined`` by more draws and nodes, and without draws it is Laplace's approximation.
 """
 
@@ -14,14 +14,15 @@ from nghvi._typing import Key, Scalar
 from nghvi.data import LinearStatistics
 from nghvi.data.factors import CrossedRows
 from nghvi.data.grouped import select
-from nghvi.latents import crossed, integrate
+from nghvi.latents import crossed, crossed_integrals, integrate
 from nghvi.latents.rows import RowProblem, log_likelihood, whiten_design
 from nghvi.models import scales
 from nghvi.models.mixed import MOVES, NODES, RADII, MixedParams
 from nghvi.models.several_factors import Effects, WithFactors
 
-PAIRS, MORE = 8, 4
-"""Pairs of draws to begin with, and how many times as many a refinement takes."""
+PAIRS, MORE, FRESH = 8, 4, 128
+"""Pairs of draws to begin with, how many times as many a refinement takes, and how many tell the
+level of the marginal in the end."""
 FINER = {1: 14, 2: 7}
 """Quadrature nodes per dimension of a refined model, by number of random effects."""
 LARGEST_GRID = 16_000
@@ -29,9 +30,11 @@ LARGEST_GRID = 16_000
 
 
 class GeneralFactors(WithFactors):
-    """``num_pairs``: of draws of all effects but those of the factor with most columns."""
+    """``num_pairs``: of draws of the effects that quadrature does not integrate."""
 
     num_pairs: int = eqx.field(static=True, default=PAIRS)
+    place: crossed_integrals.Place | None = None
+    """Where effects are drawn; None is where Laplace's approximation has them."""
 
     @property
     def nodes(self) -> int:
@@ -57,7 +60,15 @@ class GeneralFactors(WithFactors):
         return dataclasses.replace(self, num_pairs=0)
 
     def evaluation_size(self, data: CrossedRows) -> int:
-        return len(data.rows.y) * max(self._num_points, 1) + data.plan.size
+        points = self._draws(data) * crossed_integrals.num_points(data.plan, self.nodes)
+        return len(data.rows.y) * max(points, 1) + data.plan.size
+
+    def _draws(self, data: CrossedRows) -> int:
+        return min(self.num_pairs, 1) if self.is_quadrature(data) else 2 * self.num_pairs
+
+    def is_quadrature(self, data: CrossedRows) -> bool:
+        """Whether nothing is left to draw, as with factors that are nested."""
+        return crossed_integrals.num_drawn(data.plan, self.nodes) == 0
 
     def suited(self, data: CrossedRows) -> "GeneralFactors":
         factors = [
@@ -88,7 +99,24 @@ class GeneralFactors(WithFactors):
 
     def log_marginal(self, params: MixedParams, data: CrossedRows) -> Scalar:
         problem = self.problem(params, data)
-        return crossed.log_marginal(problem, self.num_pairs, self.nodes) + self.log_prior(params)
+        fit = crossed_integrals.log_marginal(problem, self.num_pairs, self.nodes, self.place)
+        return fit + self.log_prior(params)
+
+    def is_drawn(self, data: CrossedRows) -> bool:
+        return self.num_pairs > 0 and not self.is_quadrature(data)
+
+    def placed(self, params: MixedParams, data: CrossedRows) -> "GeneralFactors":
+        place = crossed_integrals.best_place(self.problem(params, data), self.nodes)
+        return dataclasses.replace(self, place=place)
+
+    def log_marginal_afresh(
+        self, key: Key, params: MixedParams, data: CrossedRows
+    ) -> tuple[Scalar, Scalar]:
+        problem = self.problem(params, data)
+        value, error = crossed_integrals.log_marginal_afresh(
+            key, problem, FRESH, self.nodes, self.place
+        )
+        return value + self.log_prior(params), error
 
     def log_joint(self, params: MixedParams, latents: Effects, data: CrossedRows) -> Scalar:
         lower = self.precision_factors(params)
@@ -111,14 +139,13 @@ class GeneralFactors(WithFactors):
 
     def draw_effects(self, key: Key, params: MixedParams, data: CrossedRows) -> Effects:
         problem = self.problem(params, data)
-        pairs = max(self.num_pairs, PAIRS)
-        whitened = crossed.sample(key, problem, pairs, self.nodes, MOVES)
+        whitened = crossed.sample(key, problem, MOVES)
         return self.coloured(whitened, params, data.plan)
 
     def moments_by_factor(
         self, key: Key, params: MixedParams, data: CrossedRows
     ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
         problem = self.problem(params, data)
-        found = crossed.moments(key, problem, max(self.num_pairs, PAIRS), self.nodes)
+        found = crossed_integrals.moments(key, problem, max(self.num_pairs, PAIRS), self.nodes)
         means, covariances = zip(*found, strict=True)
         return self.coloured_moments(means, covariances, params, data.plan)

@@ -185,3 +185,86 @@ def test_effects_have_the_moments_of_the_grid(square):
     variances = np.concatenate(data.labelled([np.ravel(v) for _, v in moments]))
     np.testing.assert_allclose(ours, mean, atol=0.03)
     np.testing.assert_allclose(np.sqrt(variances), sd, rtol=0.03)
+
+
+class Nest:
+    """Two classes, five levels in two around them in one of two: integrals inside each other."""
+
+    def __init__(self):
+        outer = np.array([0, 0, 0, 1, 1])
+        codes = np.column_stack([np.repeat(outer, 4), np.repeat(np.arange(5), 4)])
+        y = np.array([1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 1, 0, 0, 0.0])
+        x = np.column_stack([np.ones(20), np.linspace(-1, 1, 20), np.cos(np.arange(20.0))])
+        self.model = dataclasses.replace(
+            model_of(GeneralFactors, "logit", ((0,), (0,))), num_pairs=32
+        )
+        self.data = CrossedRows.from_rows(FactorRows(x, y, codes, None, (2, 5)), ((0,), (0,)))
+        start = self.model.init_params(jax.random.key(0), self.data)
+        self.params = start._replace(
+            coef=jnp.array([0.3, -0.4, 0.2]), effects=jnp.log(jnp.array([1.5, 0.8]))
+        )
+        nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+        weights = weights / weights.sum()
+        eta = (x @ [0.3, -0.4, 0.2])[:, None, None] + np.sqrt(1.5) * nodes[:, None]
+        eta = eta + np.sqrt(0.8) * nodes
+        rows = 1 / (1 + np.exp(-(2 * y - 1)[:, None, None] * eta))
+        inner = np.prod(rows.reshape(5, 4, 40, 40), axis=1)
+        each = inner @ weights
+        whole = np.stack([np.prod(each[outer == a], axis=0) for a in (0, 1)])
+        self.log_marginal = np.log(whole @ weights).sum()
+        share = whole * weights / (whole @ weights)[:, None]
+        self.outer_mean = np.sqrt(1.5) * share @ nodes
+        inner_mean = np.sqrt(0.8) * (inner * weights) @ nodes / each
+        self.inner_mean = np.sum(share[outer] * inner_mean, axis=1)
+        inner_square = 0.8 * (inner * weights) @ nodes**2 / each
+        square = np.sum(share[outer] * inner_square, axis=1)
+        self.inner_sd = np.sqrt(square - self.inner_mean**2)
+
+
+def test_nested_levels_are_integrated_one_around_the_other():
+    nest = Nest()
+    assert not nest.model.is_drawn(nest.data)
+    value = jax.jit(lambda: nest.model.log_marginal(nest.params, nest.data))()
+    value -= nest.model.log_prior(nest.params)
+    assert abs(value - nest.log_marginal) < 1e-4
+    key = jax.random.key(0)
+    moments = jax.jit(lambda: nest.model.moments_by_factor(key, nest.params, nest.data))()
+    outer, inner = nest.data.labelled([mean[:, 0] for mean, _ in moments])
+    np.testing.assert_allclose(outer, nest.outer_mean, atol=1e-3)
+    np.testing.assert_allclose(inner, nest.inner_mean, atol=1e-3)
+    sds = np.sqrt(nest.data.labelled([variance[0, 0] for _, variance in moments])[1])
+    np.testing.assert_allclose(sds, nest.inner_sd, rtol=1e-3)
+
+
+def test_integrals_in_parts_are_the_same(monkeypatch):
+    nest = Nest()
+
+    def found():
+        of = jax.value_and_grad(lambda p: nest.model.log_marginal(p, nest.data))
+        return jax.tree.leaves(jax.jit(of)(nest.params))
+
+    whole = found()
+    monkeypatch.setattr("nghvi.latents.crossed_integrals.SIDE_BY_SIDE", 100)
+    for ours, expected in zip(found(), whole, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_draws_are_placed_where_the_drawn_effects_are():
+    # Forty levels of six rows are integrated; what that moves the eight others is known then.
+    rng = np.random.default_rng(3)
+    codes = np.column_stack([np.repeat(np.arange(40), 6), rng.integers(0, 8, 240)])
+    x = np.column_stack([np.ones(240), rng.standard_normal((240, 2))])
+    eta = 1 + 1.5 * rng.standard_normal(40)[codes[:, 0]] + rng.standard_normal(8)[codes[:, 1]]
+    y = (rng.random(240) < 1 / (1 + np.exp(-eta))).astype(float)
+    model = model_of(GeneralFactors, "logit", ((0,), (0,)))
+    data = CrossedRows.from_rows(FactorRows(x, y, codes, None, (40, 8)), ((0,), (0,)))
+    start = model.init_params(jax.random.key(0), data)
+    params = start._replace(coef=jnp.array([1.0, 0, 0]), effects=jnp.log(jnp.array([2.25, 1.0])))
+    assert model.is_drawn(data)
+    placed = jax.jit(model.placed)(params, data)
+    afresh = jax.jit(lambda model: model.log_marginal_afresh(jax.random.key(1), params, data))
+    (plain, plain_error), (value, error) = afresh(model), afresh(placed)
+    assert error < 0.3 * plain_error
+    assert abs(plain - value) < 4 * plain_error
+    few = jax.jit(lambda: placed.log_marginal(params, data))()
+    assert abs(few - value) < 0.02
