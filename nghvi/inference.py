@@ -223,7 +223,8 @@ def _fit(
             return model, done
         if not _is_affordable(better, data):
             if done.verdict.status is not Status.FAILED:
-                done = done._replace(verdict=Verdict(Status.NOT_CONVERGED, Cause.UNAFFORDABLE))
+                cause = Cause.DRAWS if _is_drawn(model, data) else Cause.UNAFFORDABLE
+                done = done._replace(verdict=Verdict(Status.NOT_CONVERGED, cause))
             return model, done
         model, resume, refinements, begin = better, None, refinements + 1, done.q
 
@@ -247,7 +248,7 @@ def _begun(
     return _placed_at(model, data, begin.centre), begin
 
 
-@eqx.filter_jit
+@program
 def _placed_at(model: MarginalModel, data: Data, theta: Array) -> MarginalModel:
     return model.placed(unraveller(model, data)(theta), data)
 
@@ -394,7 +395,7 @@ def _level(
     key: Key, model: MarginalModel, data: Data, found: Evaluation, q: Variational
 ) -> tuple[float, float]:
     """What many draws add to the level of a density that is a mean over few, and the error left."""
-    if not model.is_drawn(data):
+    if not (model.is_drawn(data) and np.isfinite(found.elbo)):
         return 0.0, 0.0
     log_q = np.asarray(_log_densities(q, jax.device_put(found.theta)))
     central = int(log_q.argmax())
@@ -402,12 +403,12 @@ def _level(
     return value - float(found.log_ratio[central] + log_q[central]), error
 
 
-@eqx.filter_jit
+@program
 def _log_densities(q: Variational, theta: Float[Array, "s m"]) -> Float[Array, " s"]:
     return jax.vmap(q.log_density)(theta)
 
 
-@eqx.filter_jit
+@program
 def _afresh(key: Key, model: MarginalModel, data: Data, theta: Array) -> tuple[Array, Array]:
     return model.log_marginal_afresh(key, unraveller(model, data)(theta), data)
 

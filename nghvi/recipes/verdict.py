@@ -62,6 +62,7 @@ class Cause(enum.StrEnum):
     EFFECTS = "effects"
     INTEGRALS = "integrals"
     UNAFFORDABLE = "unaffordable"
+    DRAWS = "draws"
     NOISE = "noise"
     RISING = "rising"
     USER = "user"
@@ -349,6 +350,16 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
             "afforded"
         ),
         ("Effects this large, or so many of them, are better drawn: latents='sample'.", SIMPLER),
+    ),
+    (Status.NOT_CONVERGED, Cause.DRAWS): Outcome(
+        lambda facts: (
+            "the effects of the crossed factors are not integrated exactly enough by as many draws "
+            "as can be afforded: their levels have few rows each, or there are very many"
+        ),
+        (
+            "Leave the effects of one of the crossed factors out, or make its levels coarser.",
+            SIMPLER,
+        ),
     ),
     (Status.NOT_CONVERGED, Cause.NOISE): Outcome(
         _hidden,

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
 from nghvi.data.factors import CrossedRows, FactorRows
+from nghvi.inference import infer
 from nghvi.latents import crossed
 from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.several_factors import SeveralFactors
@@ -268,3 +269,13 @@ def test_draws_are_placed_where_the_drawn_effects_are():
     assert abs(plain - value) < 4 * plain_error
     few = jax.jit(lambda: placed.log_marginal(params, data))()
     assert abs(few - value) < 0.02
+
+
+def test_draws_that_cannot_be_afforded_are_not_called_converged(square, monkeypatch):
+    monkeypatch.setattr("nghvi.inference.ASTRAY", 0.0)
+    monkeypatch.setattr("nghvi.inference.HUGE", 0)
+    done = infer(square.model.suited(square.data), square.data, importance=False)
+    assert (done.verdict.status, done.verdict.cause) == ("not_converged", "draws")
+    assert "one of the crossed factors" in done.verdict.sentence
+    # The level of the marginal has noise, which is stated, beside that of draws of theta.
+    assert 0 < done.elbo_se < 0.2
