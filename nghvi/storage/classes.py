@@ -44,6 +44,7 @@ from nghvi.families import FAMILIES, Point
 from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt
 from nghvi.inference import Inference
+from nghvi.latents.crossed_integrals import Place
 from nghvi.methods import NaturalGradient, OrdinaryGradient
 from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.linear_start import LinearStart
@@ -292,7 +293,7 @@ for _class in (
     *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
     *(MixedModel, LinearStart, Identity, Perceptron, Skip),
     *(CrossedStatistics, Elimination, Step, Update, Cells, SeveralFactors, Spread),
-    *(CrossedRows, CrossedPanel, GeneralFactors),
+    *(CrossedRows, CrossedPanel, GeneralFactors, Place),
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState, NaturalState),
     # Where an interrupted run's optimiser is; if optax changes them, such a run has to start again.
     *(optax.ScaleByAdamState, optax.ScaleByAdaDeltaState, optax.EmaState, optax.EmptyState),
