@@ -120,8 +120,8 @@ def integrated(
         def below(deviation: Array) -> Integral:
             return integrated(problem, proposal, num_nodes, e - 1, (deviation, *later))
 
-        each = len(problem.data.rows.y) * _points(plan.effects[:e], num_nodes)
-        log_inner, inside = _in_parts(below, deviations, each)
+        size = len(problem.data.rows.y) * _points(plan.effects[:e], num_nodes)
+        log_inner, inside = _in_parts(below, deviations, size)
         outer = plan.steps[e - 1].cells[0].second  # every level inside has one
         log_values = jax.vmap(lambda v: jax.ops.segment_sum(v, outer, plan.levels[e]))(log_inner)
         log_values -= 0.5 * jnp.sum(nodes**2, axis=1)
