@@ -27,7 +27,7 @@ from nghvi.inference import unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
 from nghvi.posterior.effects import effects_of
-from nghvi.posterior.mixed import params_at, precision_factors
+from nghvi.posterior.mixed_posterior import params_at, precision_factors
 from nghvi.posterior.predictive import Request, predictor_draws
 from nghvi.posterior.summaries import LEVEL, Summary, described
 

@@ -39,7 +39,7 @@ from nghvi.estimators.reader import (
 from nghvi.formula import Design
 from nghvi.methods import Method
 from nghvi.posterior import predictive
-from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.pointwise import Observed
 from nghvi.priors import Priors
 from nghvi.storage import save

@@ -24,7 +24,7 @@ from nghvi.estimators.columns import (
     warn_about_meaning,
     warn_about_origin,
 )
-from nghvi.estimators.factors import check_design, check_supported
+from nghvi.estimators.factor_checks import check_design, check_supported
 from nghvi.estimators.spec import (
     Spec,
     Structure,
@@ -35,7 +35,7 @@ from nghvi.estimators.spec import (
 from nghvi.methods import published
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity
-from nghvi.posterior.mixed import Named
+from nghvi.posterior.mixed_posterior import Named
 from nghvi.priors import HuangWand, Priors
 from nghvi.responses import RESPONSES, Gaussian, WeightedGaussian
 

@@ -13,7 +13,7 @@ from nghvi._core.errors import warn
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
 from nghvi.posterior import pointwise
-from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.pointwise import LeftOut, leave_out
 from nghvi.posterior.predictive import Request, around, predict
 

@@ -16,7 +16,7 @@ from nghvi.inference import Inference, infer
 from nghvi.models.mixed import MixedModel
 from nghvi.paper.methods import BASELINES
 from nghvi.paper.methods.published_start import published_start
-from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.recipes.run import Position
 from nghvi.recipes.verdict import Cause, Status, Verdict
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import clone
 
-from nghvi.estimators.factors import random_of
+from nghvi.estimators.factor_checks import random_of
 from nghvi.estimators.tables import verdict_sentence
 from nghvi.networks import Skip
-from nghvi.posterior.mixed import MixedPosterior, params_at
+from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 
 if TYPE_CHECKING:
     from nghvi.estimators._base import MixedEstimator

@@ -36,7 +36,7 @@ from nghvi.estimators.row_facts import RowFacts
 from nghvi.estimators.spec import Spec
 from nghvi.estimators.tables import typical_inputs
 from nghvi.formula import Design, bounds_of, learn, parse, response_given, variables
-from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.predictive import Request
 from nghvi.storage.classes import instance
 

@@ -31,7 +31,7 @@ from nghvi.estimators.choices import (
     is_deep,
 )
 from nghvi.estimators.columns import INTERCEPT, feature_names, random_columns, varies_within
-from nghvi.estimators.factors import Term, chosen_group, random_of, terms_of
+from nghvi.estimators.factor_checks import Term, chosen_group, random_of, terms_of
 from nghvi.estimators.row_facts import RowFacts
 from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
 from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax
@@ -39,7 +39,7 @@ from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.mixed import MixedModel
 from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity, Skip, Trunk
-from nghvi.posterior.mixed import Named
+from nghvi.posterior.mixed_posterior import Named
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 
 MOST_SLOPES = 20

@@ -8,7 +8,7 @@ import pandas as pd
 from nghvi.data.frame import DataError
 from nghvi.inference import Inference
 from nghvi.networks import Identity
-from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.prior_draws import DRAWS as PRIOR_DRAWS
 from nghvi.posterior.prior_draws import draw_prior, quantiles_of, stated_priors, weight_rows
 from nghvi.posterior.sensitivity import diagnosis, powers, sensitivity

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from nghvi._core.evaluate import log_targets, side_by_side
 from nghvi._core.variational import Variational
 from nghvi._programs import program
-from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.pointwise import Observed, by_rows, log_likelihood, replicate
 
 DIMS = {

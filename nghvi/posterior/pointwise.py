@@ -24,7 +24,7 @@ from nghvi._typing import Data, Key
 from nghvi.data.blocks import padded
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.effects import effects_of
-from nghvi.posterior.mixed import MixedPosterior, params_at
+from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 from nghvi.recipes.pareto import pareto_smoothed
 
 NUMBERS_AT_ONCE = 2e7

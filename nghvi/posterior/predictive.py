@@ -24,7 +24,7 @@ from nghvi._programs import program
 from nghvi.data.blocks import padded
 from nghvi.models.mixed import MixedParams
 from nghvi.posterior.effects import effects_of
-from nghvi.posterior.mixed import MixedPosterior, params_at
+from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 from nghvi.posterior.request import Draw, Inputs, Request, filled, held, inputs_once
 
 NUMBERS_AT_ONCE = 4e7

@@ -13,7 +13,7 @@ import numpy as np
 from nghvi.models.mixed import MixedParams
 from nghvi.networks import Identity
 from nghvi.posterior.effects import effects_of
-from nghvi.posterior.mixed import MixedPosterior, params_at
+from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 
 DRAWS = 2**16
 QUANTILES = {"q2.5": 0.025, "q50": 0.5, "q97.5": 0.975}

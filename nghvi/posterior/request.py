@@ -14,7 +14,7 @@ from nghvi.data.panel import distinct_rows
 from nghvi.data.streamed import StreamedRows
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.effects import effects_of
-from nghvi.posterior.mixed import MixedPosterior
+from nghvi.posterior.mixed_posterior import MixedPosterior
 
 
 class Request(NamedTuple):

@@ -19,7 +19,7 @@ from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.models.mixed import MixedModel
-from nghvi.posterior.mixed import MixedPosterior, params_at
+from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 
 THRESHOLD = 0.05
 """Sensitivity from which a prior, or the likelihood, counts as one that matters."""

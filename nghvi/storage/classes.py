@@ -51,7 +51,7 @@ from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel
 from nghvi.models.several_factors import SeveralFactors, Spread
 from nghvi.networks import Identity, Perceptron, Skip
-from nghvi.posterior.mixed import GroupingFactor, MixedPosterior, Named
+from nghvi.posterior.mixed_posterior import GroupingFactor, MixedPosterior, Named
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Ended, Position, Run
@@ -182,7 +182,7 @@ HIGHER = {
     "RowFacts": "nghvi.estimators.row_facts",
     "RowFact": "nghvi.estimators.row_facts",
     "Spec": "nghvi.estimators.spec",
-    "Term": "nghvi.estimators.factors",
+    "Term": "nghvi.estimators.factor_checks",
     "Posterior": "nghvi.any_model",
 }
 """Classes of layers above this one, which are loaded when one of them is met."""

@@ -11,7 +11,7 @@ from nghvi.estimators.assembly import assemble
 from nghvi.estimators.reader import read_to_fit
 from nghvi.estimators.spec import GROUPS_OF_LEARNT
 from nghvi.networks import Identity, Skip
-from nghvi.posterior.mixed import params_at
+from nghvi.posterior.mixed_posterior import params_at
 from nghvi.responses import Gaussian
 
 FORMULA = "y ~ x + z + (. | firm) + (1 | month)"

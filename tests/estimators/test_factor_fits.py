@@ -11,7 +11,7 @@ from nghvi import interpret, plots
 from nghvi._core.errors import DataWarning
 from nghvi._programs import forget_programs
 from nghvi.cli import main
-from nghvi.estimators.factors import Term, check_design
+from nghvi.estimators.factor_checks import Term, check_design
 
 FORMULA = "y ~ x + (1 + x | firm) + (1 | month)"
 

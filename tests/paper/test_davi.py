@@ -28,7 +28,7 @@ from nghvi.paper.methods.davi import (
     log_target,
 )
 from nghvi.paper.methods.snngm import Block
-from nghvi.posterior.mixed import MixedPosterior, Named
+from nghvi.posterior.mixed_posterior import MixedPosterior, Named
 from nghvi.posterior.predictive import Request, predict
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.responses import Gaussian, Probit

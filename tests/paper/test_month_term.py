@@ -13,7 +13,7 @@ import nghvi
 from nghvi.paper import studies
 from nghvi.paper.finance import synthetic_panel
 from nghvi.paper.studies import Options, asset_pricing, month_term
-from nghvi.posterior.mixed import params_at
+from nghvi.posterior.mixed_posterior import params_at
 
 
 @pytest.fixture(scope="module")
