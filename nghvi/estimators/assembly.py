@@ -241,7 +241,7 @@ def _warn(
             "of effects from being small: give standardize=False with it, or leave priors out."
         )
     if spec.deep:
-        warn_about_few_groups(structure, spec, len(groups))
+        warn_about_few_groups(structure, spec, groups)
         return
     x = add_intercept(sample.x, spec.intercept)
     num_fixed = num_inputs + spec.intercept

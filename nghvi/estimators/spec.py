@@ -259,20 +259,23 @@ class Structure(NamedTuple):
         return Named(fixed, tuple(self.features[j] for j in self.random), groups)
 
 
-def warn_about_few_groups(structure: Structure, spec: Spec, num_groups: int) -> None:
+def warn_about_few_groups(structure: Structure, spec: Spec, groups: Groups) -> None:
     """Point at effects of what a network learns where they were asked for and groups are few."""
-    if not isinstance(structure.trunk, Skip) or _is_auto(spec.random):
+    if not isinstance(structure.trunk, Skip):
         return
-    beside = structure.trunk.num_inputs
-    learnt = [structure.features[j] for j in structure.random if j > beside]
-    if learnt and num_groups < GROUPS_OF_LEARNT:
-        some = f"{learnt[0]} to {learnt[-1]}" if len(learnt) > 1 else learnt[0]
-        warn(
-            f"effects of what the network learns ({some}) with {num_groups} groups: with fewer "
-            f"than {GROUPS_OF_LEARNT} every group tends to get a curve of its own, and predictions "
-            "for new groups suffer. Leave random at 'auto', or take random='intercept', in a "
-            "formula '(1 | group)'."
-        )
+    asked = [term.random for term in spec.terms] or [spec.random]
+    number = [len(each) for each in (groups.values() if isinstance(groups, dict) else [groups])]
+    beside, own = structure.trunk.num_inputs, structure.by_factor or (structure.random,)
+    for of_factor, random, num_groups in zip(own, asked, number, strict=True):
+        learnt = [structure.features[j] for j in of_factor if j > beside]
+        if learnt and num_groups < GROUPS_OF_LEARNT and not _is_auto(random):
+            some = f"{learnt[0]} to {learnt[-1]}" if len(learnt) > 1 else learnt[0]
+            warn(
+                f"effects of what the network learns ({some}) with {num_groups} groups: with fewer "
+                f"than {GROUPS_OF_LEARNT} every group tends to get a curve of its own, and "
+                "predictions for new groups suffer. Leave random at 'auto', or take "
+                "random='intercept', in a formula '(1 | group)'."
+            )
 
 
 def _names_of_learnt(number: int, others: tuple[str, ...]) -> tuple[str, ...]:

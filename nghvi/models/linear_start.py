@@ -18,7 +18,7 @@ class LinearStart(NamedTuple):
     coef: Float[Array, " q"]
     """Of the intercept and the inputs."""
     noise: Scalar
-    between: Float[Array, "*r"]
+    between: Scalar | Float[Array, " r"]
     """Variances within groups and of their intercepts, by analysis of variance; the second of
     several factors for every effect, as if its factor were the only one."""
 

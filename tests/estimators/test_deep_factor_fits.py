@@ -35,7 +35,8 @@ def rows():
 
 @pytest.fixture(scope="module")
 def fitted(rows):
-    return nghvi.mixed(FORMULA, rows, **QUICK)
+    with pytest.warns(nghvi.DataWarning, match="learns .h1 to h4. with 12 groups"):
+        return nghvi.mixed(FORMULA, rows, **QUICK)
 
 
 def test_the_network_is_found_beside_both_factors(fitted, rows):
@@ -149,7 +150,9 @@ def test_which_features_have_effects(rows):
     many = curve(2, GROUPS_OF_LEARNT, 3)
     assert effects_of(many)["firm"] == ("intercept", "x", "z", *LEARNT)
     asked = {"random": {"firm": "intercept", "month": ["intercept", "h1"]}}
-    assert effects_of(rows, **asked) == {"firm": ("intercept",), "month": ("intercept", "h1")}
+    with pytest.warns(nghvi.DataWarning, match="learns .h1. with 10 groups"):
+        found = effects_of(rows, **asked)
+    assert found == {"firm": ("intercept",), "month": ("intercept", "h1")}
     bare = effects_of(rows, skip=False)
     assert bare == {"firm": ("intercept", *LEARNT), "month": ("intercept",)}
 

@@ -212,7 +212,7 @@ def structure_of(frame, response="gaussian", **settings):
     spec, inputs = Spec.of(model, None, RowFacts.of(model)), frame.drop(columns="g")
     made = Structure.of(model, spec, tuple(inputs), RESPONSES[response]())
     groups = frame["g"].to_numpy()
-    made = made.with_usual_effects(spec, inputs.to_numpy(), groups, len(np.unique(groups)))
+    made = made.with_usual_effects(spec, inputs.to_numpy(), groups, np.unique(groups))
     if model.priors is None:
         made = follow_data(made, spec, np.zeros(3), np.ones(3), (0.0, 1.0), len(frame))
     return made, [made.features[j] for j in made.random]
