@@ -50,7 +50,8 @@ KNOWN = {"nghvi", "builtins", "functools", "operator", "collections", "types", *
 SWITCHED_OFF = "jax_disable_jit"
 WORTH = "jax_persistent_cache_min_compile_time_secs"
 EDGES = {"cli", "report", "plots", "storage", "formula", "estimators", "interpret", "paper"}
-"""Parts of the package that compile nothing; a process loads them sooner, later or never."""
+"""Parts of the package whose constants matter to their own programs alone, if they have any; a
+process loads them sooner, later or never."""
 SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -98,10 +99,11 @@ class _Program:
         self._ready.clear()
 
     def _made_or_found(self, template: Any, shapes: tuple, arrays: list) -> "_Ready | None":
-        name = f"{self._function.__module__}.{self._function.__qualname__}"
+        module = self._function.__module__
+        name = f"{module}.{self._function.__qualname__}"
         named = [(shape, str(dtype), weak) for shape, dtype, weak in shapes]
         try:
-            told = _told((name, template, named, _settings()))
+            told = _told((name, template, named, _settings()), module.split(".")[1])
         except Exception:  # of a user's own, or of a kind that cannot be told
             return None
         traced = _file(hashlib.sha256(told).hexdigest(), "traced")
@@ -228,21 +230,27 @@ class _Teller(pickle.Pickler):
         return tuple, ((*where, code.co_names, within, obj.__defaults__, obj.__kwdefaults__),)
 
 
-def _told(what: Any) -> bytes:
+def _told(what: Any, part: str = "") -> bytes:
+    """``part``: of the package, which asks."""
     with io.BytesIO() as file:
-        _Teller(file, protocol=5).dump((_source(), _constants(), what))
+        _Teller(file, protocol=5).dump((_source(), _constants(part), what))
         return file.getvalue()
 
 
-def _constants() -> list[tuple]:
-    """Of the package's modules that compute: somebody may have set them to another value."""
+def _constants(part: str) -> list[tuple]:
+    """Numbers and texts of modules that compute: somebody may have set them to another value."""
     return [
         (name, constant, value)
         for name, module in sorted(sys.modules.items())
-        if name.startswith("nghvi.") and name.split(".")[1] not in EDGES
+        if name.startswith("nghvi.") and name.split(".")[1] not in EDGES - {part}
         for constant, value in sorted(vars(module).items())
-        if constant.isupper() and isinstance(value, int | float | str)
+        if constant.isupper() and _is_plain_value(value)
     ]
+
+
+def _is_plain_value(value: Any) -> bool:
+    each = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(one, int | float | str) for one in each)
 
 
 @functools.cache

@@ -19,16 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from nghvi.data.elimination import Elimination, pairs_of
+from nghvi.data.elimination import pairs_of
 from nghvi.data.factors import CrossedRows, FactorRows, Sums
 from nghvi.data.grouped import Moments, select
 from nghvi.data.panel import WORTHWHILE, distinct_rows
 
 
-class CrossedPanel(eqx.Module):
+class CrossedPanel(CrossedRows):
     """Rows that differ in inputs or levels, with mean responses, and the squares within them."""
 
-    crossed: CrossedRows
     within: Float[Array, ""]
     """Sum of squares of the responses about the means of their rows."""
 
@@ -59,53 +58,28 @@ class CrossedPanel(eqx.Module):
                 (jax.device_put(inputs), jax.device_put(named)),
                 is_leaf=lambda leaf: leaf is None,
             )
-        return CrossedPanel(crossed, jax.device_put(within))
-
-    @property
-    def plan(self) -> Elimination:
-        return self.crossed.plan
+        fields = {each.name: getattr(crossed, each.name) for each in dataclasses.fields(crossed)}
+        return CrossedPanel(**fields, within=jax.device_put(within))
 
     @property
     def x(self) -> Float[Array, "t d"]:
         """The inputs, repeated ones once."""
-        return self.crossed.rows.x
-
-    @property
-    def num_rows(self) -> float:
-        return self.crossed.num_rows
-
-    @property
-    def num_groups(self) -> int:
-        """Levels of all factors."""
-        return self.crossed.num_groups
-
-    @property
-    def num_levels(self) -> tuple[int, ...]:
-        """Of every factor, in the order in which they were given."""
-        return self.crossed.num_levels
+        return self.rows.x
 
     @property
     def variance(self) -> Float[Array, ""]:
-        return self.crossed.variance + self.within / self.num_rows
+        return super().variance + self.within / self.num_rows
 
     @property
     def rows_read(self) -> int:
         """By every evaluation of a model."""
-        return len(self.crossed.rows.y)
-
-    def labelled(self, tables: tuple) -> tuple:
-        """Tables of levels, in the order in which the factors were given, by their labels."""
-        return self.crossed.labelled(tables)
-
-    def in_memory(self, levels: tuple) -> tuple:
-        """Places of labelled levels in the tables of a model, in the order as given."""
-        return self.crossed.in_memory(levels)
+        return len(self.rows.y)
 
     def moments(
         self, features: Callable[[Array], Array], coef: Float[Array, " q"], random: tuple[int, ...]
     ) -> tuple[Moments, ...]:
         """As if each factor were the only one, in the order in which they were given."""
-        each = [rows.moments(features, coef, random) for rows in self.crossed.by_factor(_as_is)]
+        each = [rows.moments(features, coef, random) for rows in self.by_factor(_as_is)]
         return tuple(found._replace(square=found.square + self.within) for found in each)
 
     def sums(
@@ -115,14 +89,14 @@ class CrossedPanel(eqx.Module):
         random: tuple[tuple[int, ...], ...],
     ) -> Sums:
         """At these features and coefficients; ``random``: features with effects, as given."""
-        rows, plan = self.crossed.rows, self.plan
+        rows, plan = self.rows, self.plan
         distinct = features(rows.x)
         h = rows.features(lambda _: distinct)
         error = rows.weighted(rows.y - h @ coef)
         design = [select(h, random[f]) for f in plan.order]
         counted = [rows.weighted(each) for each in design]
         first = rows.moments(lambda _: distinct, coef, random[plan.order[0]])
-        later = [(f, self.crossed.later[f - 1], plan.levels[f]) for f in range(1, len(plan.order))]
+        later = [(f, self.later[f - 1], plan.levels[f]) for f in range(1, len(plan.order))]
 
         def cells(f: int, g: int, place: Array, number: int) -> Float[Array, "r s c"]:
             return _products(counted[f], design[g], place, number)
@@ -134,14 +108,12 @@ class CrossedPanel(eqx.Module):
                     cells(e, e + 1 + i, place, step.cells[i].first.size)
                     for i, place in enumerate(places)
                 )
-                for e, (step, places) in enumerate(
-                    zip(plan.steps, self.crossed.places, strict=True)
-                )
+                for e, (step, places) in enumerate(zip(plan.steps, self.places, strict=True))
             ),
             tuple(
                 cells(*pair, place, where.first.size)
                 for pair, place, where in zip(
-                    pairs_of(plan.rest), self.crossed.rest_places, plan.rest_cells, strict=True
+                    pairs_of(plan.rest), self.rest_places, plan.rest_cells, strict=True
                 )
             ),
             (

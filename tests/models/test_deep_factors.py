@@ -83,7 +83,7 @@ def dense_log_marginal(model, params, rows):
 @pytest.mark.parametrize("name", EFFECTS)
 def test_log_marginal_and_its_gradient_are_the_dense_ones(name):
     model, data, params, rows = setting(name, weighted=name == "crossed")
-    assert len(data.crossed.rows.y) < len(rows.y)
+    assert len(data.rows.y) < len(rows.y)
     assert data.num_rows == (len(rows.y) if rows.weight is None else rows.weight.sum())
     flat, unravel = ravel_pytree(params)
     found = jax.jit(jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data)))(flat)
