@@ -45,7 +45,7 @@ from nghvi.priors import Priors
 from nghvi.storage import save
 
 if TYPE_CHECKING:
-    from nghvi.posterior.loo import Loo
+    from nghvi.posterior.arviz import Loo
 
 
 class MixedEstimator(BaseEstimator):

@@ -18,7 +18,7 @@ from nghvi.posterior.pointwise import LeftOut, leave_out
 from nghvi.posterior.predictive import Request, around, predict
 
 if TYPE_CHECKING:
-    from nghvi.posterior.loo import Loo
+    from nghvi.posterior.arviz import Loo
 
 ORIGIN = "rows"
 """Where :func:`checked_rows` says, in ``attrs``, which rows it has judged:"""
@@ -63,7 +63,7 @@ def leave_one_out(
     posterior: MixedPosterior, rows: pointwise.Observed, draws: int, seed: int
 ) -> "Loo":
     """Expected log density of every row given the others, on the scale of the data."""
-    from nghvi.posterior.loo import psis_loo
+    from nghvi.posterior.arviz import psis_loo
 
     theta, effects = posterior.joint(draws, seed)
     pieces = pointwise.by_rows(posterior, pointwise.log_likelihood, theta, effects, rows)

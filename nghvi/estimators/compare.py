@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from nghvi.data.frame import DataError
-from nghvi.posterior.loo import Loo
+from nghvi.posterior.arviz import Loo
 
 SMALL = 4.0
 """Difference of elpd below which its standard error says little (Sivula et al.)."""

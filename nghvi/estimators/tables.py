@@ -9,9 +9,16 @@ from nghvi.data.frame import DataError
 from nghvi.inference import Inference
 from nghvi.networks import Identity
 from nghvi.posterior.mixed_posterior import MixedPosterior
-from nghvi.posterior.prior_draws import DRAWS as PRIOR_DRAWS
-from nghvi.posterior.prior_draws import draw_prior, quantiles_of, stated_priors, weight_rows
-from nghvi.posterior.sensitivity import diagnosis, powers, sensitivity
+from nghvi.posterior.prior_influence import (
+    PRIOR_DRAWS,
+    diagnosis,
+    draw_prior,
+    powers,
+    quantiles_of,
+    sensitivity,
+    stated_priors,
+    weight_rows,
+)
 from nghvi.posterior.summaries import LEVEL as LEVEL
 from nghvi.posterior.summaries import Summary, described
 from nghvi.recipes.verdict import Status, about_draws, k_hat_meaning

@@ -17,7 +17,7 @@ from nghvi.estimators.formula import SAID_BY_FORMULA
 from nghvi.formula import parse
 from nghvi.plots.pictures import draw_caterpillar, draw_density
 from nghvi.plots.row_checks import draw_calibration, draw_residuals
-from nghvi.posterior.sensitivity import THRESHOLD
+from nghvi.posterior.prior_influence import THRESHOLD
 from nghvi.report import words
 from nghvi.report.figures import SMALL, TALL, Gallery
 from nghvi.report.html import Html, element, facts, join, paragraph, section, table

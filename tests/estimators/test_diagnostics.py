@@ -11,7 +11,7 @@ from scipy.stats import invgamma, norm
 import nghvi
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.posterior import pointwise
-from nghvi.posterior.loo import psis_loo
+from nghvi.posterior.arviz import psis_loo
 from nghvi.priors import InverseGamma, Priors
 from nghvi.recipes.verdict import k_hat_meaning
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 import nghvi
 from nghvi._core.errors import DataWarning
-from nghvi.posterior.prior_draws import draw_prior
+from nghvi.posterior.prior_influence import draw_prior
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, PriorError, Priors, WishartPrecision
 from nghvi.responses import StudentT
 from nghvi.responses.student_t import NoiseLaw

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import nghvi
-from nghvi.posterior.sensitivity import (
+from nghvi.posterior.prior_influence import (
     THRESHOLD,
     diagnosis,
     power_weights,
