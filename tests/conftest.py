@@ -26,7 +26,7 @@ import pytest
 import nghvi
 from nghvi import _compiled
 from nghvi._programs import forget_programs_if_many
-from nghvi.cli.side_by_side import quick_to_compile
+from nghvi.cli.reproduce import quick_to_compile
 
 # Most of the time goes into compiling programs that run once. JAX has not started yet; processes
 # that tests start inherit this.

@@ -1,28 +1,35 @@
-"""The command line program. A command's own module is loaded when the command is called.
+"""The command line program, and what all commands share: exit codes, errors in one line, JSON.
+
+A command's own module is loaded when the command is called.
 
 Exit codes: 0 done, 2 usage or bad input, 3 not converged, 4 another process was lost, 130
 interrupted.
 """
 
 import argparse
+import contextlib
+import json
+import math
 import os
+import pathlib
 import pkgutil
 import sys
+import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import nghvi
 from nghvi._core.errors import InputError
 from nghvi._core.hosts import LOST, LostProcessError
-from nghvi.cli.parts import BAD_INPUT, INTERRUPTED, UsageError, one_line
 
+BAD_INPUT, NOT_CONVERGED, INTERRUPTED = 2, 3, 130
 COMMANDS = {
     "fit": ("fit a mixed model to a CSV or Parquet file", "nghvi.cli.fit:add"),
     "predict": ("predict the rows of a CSV or Parquet file", "nghvi.cli.predict:add"),
     "summary": ("show the parameters and verdict of a run", "nghvi.cli.show:add_summary"),
     "report": ("write the report of a run", "nghvi.cli.show:add_report"),
-    "demo": ("fit a mixed model to built-in data and report on it", "nghvi.cli.demo:add"),
+    "demo": ("fit a mixed model to built-in data and report on it", "nghvi.cli.show:add_demo"),
     "reproduce": ("run a study of the paper: tables and figures", "nghvi.cli.reproduce:add"),
 }
 """What each command is for, and the function that adds its arguments to a parser."""
@@ -71,3 +78,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"nghvi {chosen.command}: interrupted; nothing was saved", file=sys.stderr)
         return INTERRUPTED
+
+
+class UsageError(Exception):
+    """What was asked for cannot be done; the message says where and what to do."""
+
+
+def tell(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], examples: str
+) -> None:
+    """Tell the parser of a command what runs it, and the examples for its help text."""
+    parser.set_defaults(run=run)
+    parser.epilog = f"examples:\n{textwrap.indent(examples, '  ')}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+@contextlib.contextmanager
+def writing(out: pathlib.Path, flag: str) -> Iterator[None]:
+    """What is written inside goes to ``out``, which the argument ``flag`` has named."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{out}: cannot write there ({error.strerror}); choose another {flag}."
+        ) from None
+
+
+def one_line(error: object) -> str:
+    """A message without line breaks."""
+    return " ".join(str(error).split())
+
+
+def as_json(value: Any) -> str:
+    """JSON that every parser reads: what is not a finite number is null."""
+    return json.dumps(_plain(value), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if hasattr(value, "item"):  # a number of numpy's
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,12 +10,13 @@ import pandas as pd
 
 import nghvi
 from nghvi._core.hosts import any_process, is_first, join
-from nghvi.cli import rundir, table_files
-from nghvi.cli.parts import (
+from nghvi.cli import (
     INTERRUPTED,
     NOT_CONVERGED,
     UsageError,
     as_json,
+    rundir,
+    table_files,
     tell,
     writing,
 )

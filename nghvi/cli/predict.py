@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from nghvi.cli import rundir
-from nghvi.cli.parts import UsageError, as_json, tell, writing
+from nghvi.cli import UsageError, as_json, rundir, tell, writing
 from nghvi.cli.table_files import (
     PARQUET,
     Csv,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import nghvi
-from nghvi.cli.parts import UsageError, as_json, writing
+from nghvi.cli import UsageError, as_json, writing
 from nghvi.data import parquet
 from nghvi.data.streamed import StreamedRows
 from nghvi.storage.file import replaced

@@ -1,4 +1,5 @@
-"""What a run found: ``nghvi summary`` in the terminal, ``nghvi report`` as a page."""
+"""What a run found: ``nghvi summary`` in the terminal, ``nghvi report`` as a page, and both of them
+for built-in data: ``nghvi demo``."""
 
 import argparse
 import pathlib
@@ -7,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from nghvi.cli import rundir
-from nghvi.cli.parts import UsageError, as_json, one_line, tell, writing
+import nghvi
+from nghvi.cli import UsageError, as_json, one_line, rundir, tell, writing
 from nghvi.cli.table_files import Csv, check_cells, check_column, read_table, without_missing
 from nghvi.estimators.tables import LEVEL
 from nghvi.formula import parse, response_of, variables
@@ -16,6 +17,7 @@ from nghvi.report.words import is_linear
 
 if TYPE_CHECKING:
     from nghvi.estimators._base import MixedEstimator
+
 
 SUMMARY_EXAMPLES = "nghvi summary run\nnghvi summary run --level 0.95 --json"
 
@@ -126,3 +128,56 @@ def _rows(
     if formula is None:
         return table[inputs], table[target]
     return table[inputs], pd.Series(response_of(formula, table), name=parse(formula).response)
+
+
+DEMO_EXAMPLES = "nghvi demo --out demo"
+
+
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    tell(parser, run_demo, DEMO_EXAMPLES)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("demo"))
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run_demo(chosen: argparse.Namespace) -> int:
+    """Table, verdict, picture and report; exit code."""
+    import matplotlib
+    from rich.console import Console
+
+    from nghvi import plots
+    from nghvi.datasets import simulate_schools
+
+    matplotlib.use("agg")
+    console = Console()
+    data = simulate_schools()
+    inputs = data.frame.drop(columns=data.target)
+    console.print(
+        f"[bold]{len(inputs)} pupils in {inputs[data.group].nunique()} schools[/]: "
+        "score ~ intake + hours + girl, intercept and slope of intake by school"
+    )
+    model = nghvi.MixedRegressor(
+        group=data.group, random=["intercept", "intake"], random_state=chosen.seed, verbose=True
+    ).fit(inputs, data.frame[data.target])
+    table = model.summary()
+    table["truth"] = pd.Series(data.truth)
+    console.print(table.round(3).to_string(), markup=False, highlight=False)
+    colour = "green" if model.converged_ else "red"
+    console.print(f"[{colour}]{model.verdict_}[/]")
+    console.print(
+        f"ELBO {model.elbo_:.2f} (+-{model.elbo_se_:.2f}), log evidence {model.log_evidence_:.2f}, "
+        f"k-hat {model.k_hat_:.2f}, {model.n_iter_} steps, {model.seconds_:.1f} s"
+    )
+    try:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        picture = chosen.out / "overview.png"
+        plots.overview(model, data.truth).savefig(picture, dpi=130)
+        table.to_csv(chosen.out / "summary.csv")
+        model.report(chosen.out / "report.html", inputs, data.frame[data.target])
+    except OSError as error:
+        console.print(
+            f"[red]cannot write to {chosen.out}: {error.strerror}; choose another --out[/]"
+        )
+        return 1
+    console.print(f"wrote report.html, overview.png and summary.csv in {chosen.out}")
+    return 0 if model.converged_ else 3

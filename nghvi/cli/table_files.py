@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nghvi.cli.parts import UsageError, one_line
+from nghvi.cli import UsageError, one_line
 from nghvi.data import parquet
 from nghvi.data.frame import suggest
 

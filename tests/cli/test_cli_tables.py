@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nghvi.cli import main, rundir, table_files
-from nghvi.cli.parts import UsageError
+from nghvi.cli import UsageError, main, rundir, table_files
 
 FORMULA = ["--formula", "y ~ a + b + (1 | g)", "--quiet"]
 

@@ -13,7 +13,7 @@ import nghvi
 from nghvi._core import hosts
 from nghvi._core.score import Integrated
 from nghvi.cli import main
-from nghvi.cli.side_by_side import quick_to_compile
+from nghvi.cli.reproduce import quick_to_compile
 from nghvi.models.divided import mesh_of, shard
 from tests.models import spread_worker
 

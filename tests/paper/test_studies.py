@@ -13,7 +13,7 @@ from rich.console import Console
 import nghvi
 from nghvi import cli
 from nghvi._core.evaluate import draw
-from nghvi.cli.side_by_side import run_side_by_side
+from nghvi.cli.reproduce import run_side_by_side
 from nghvi.paper import studies
 from nghvi.paper.studies import example1, printed_values, problems
 from nghvi.paper.studies.compared import fit, linear
