@@ -8,8 +8,7 @@ from typing import Any
 from nghvi._core.errors import StorageError
 from nghvi.data.frame import DataError
 from nghvi.estimators._base import MixedEstimator
-from nghvi.report.figures import Gallery
-from nghvi.report.html import CSS, Html, element, paragraph
+from nghvi.report.html import CSS, Gallery, Html, element, paragraph
 from nghvi.report.sections import MOST_ROWS, Subject, page_sections
 from nghvi.storage.file import place_of, replaced
 

@@ -19,8 +19,18 @@ from nghvi.plots.pictures import draw_caterpillar, draw_density
 from nghvi.plots.row_checks import draw_calibration, draw_residuals
 from nghvi.posterior.prior_influence import THRESHOLD
 from nghvi.report import words
-from nghvi.report.figures import SMALL, TALL, Gallery
-from nghvi.report.html import Html, element, facts, join, paragraph, section, table
+from nghvi.report.html import (
+    SMALL,
+    TALL,
+    Gallery,
+    Html,
+    element,
+    facts,
+    join,
+    paragraph,
+    section,
+    table,
+)
 
 
 class Subject(NamedTuple):

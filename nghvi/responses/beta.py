@@ -24,7 +24,7 @@ from jaxtyping import Array
 from nghvi._core.support import Support
 from nghvi._special import digamma, log_gamma, trigamma
 from nghvi._typing import Key
-from nghvi.responses._spread import WithSpread
+from nghvi.responses._shared import WithSpread
 
 FARTHEST = 300.0
 """Of eta: Beta parameters stay away from 0 and infinity."""

@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from nghvi._special import digamma, log_expit, log_rising, trigamma
 from nghvi._typing import Key
-from nghvi.responses._trials import OfTrials
+from nghvi.responses._shared import OfTrials
 from nghvi.responses.beta import WithLogitMean
 
 LARGEST_PRECISION = 1e8

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from nghvi._special import log_expit, log_ndtr
 from nghvi._typing import Key
-from nghvi.responses._trials import OfTrials
+from nghvi.responses._shared import OfTrials
 from nghvi.responses.binary import Logit
 
 

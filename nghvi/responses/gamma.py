@@ -14,8 +14,7 @@ from jax.scipy.special import gammainc, gammaln
 from jaxtyping import Array
 
 from nghvi._typing import Key
-from nghvi.responses._log_link import LARGEST, Positive
-from nghvi.responses._spread import WithSpread
+from nghvi.responses._shared import LARGEST, Positive, WithSpread
 
 
 class GammaResponse(WithSpread, Positive):

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from nghvi._typing import Key, Scalar
-from nghvi.responses._log_link import LARGEST, Positive
+from nghvi.responses._shared import LARGEST, Positive
 from nghvi.responses.gaussian import NoiseSd
 
 SMALLEST_UNIT = 2.0**-20

@@ -19,8 +19,7 @@ from jaxtyping import Array
 
 from nghvi._special import log_gamma, log_rising
 from nghvi._typing import Key
-from nghvi.responses._log_link import Counts
-from nghvi.responses._spread import WithSpread
+from nghvi.responses._shared import Counts, WithSpread
 
 LARGEST_SIZE, LARGEST_OF_SUMS = 1e12, 1e8
 """Beyond, counts are as good as Poisson; incomplete beta functions lose their digits earlier."""

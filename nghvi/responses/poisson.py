@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from nghvi._special import log_gamma
 from nghvi._typing import Key
-from nghvi.responses._log_link import Counts
+from nghvi.responses._shared import Counts
 
 
 class Poisson(Counts):

@@ -25,7 +25,7 @@ from nghvi._core import near_zero
 from nghvi._special import log_expit
 from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
-from nghvi.responses._log_link import Counts
+from nghvi.responses._shared import Counts
 from nghvi.responses.negative_binomial import NegativeBinomial
 from nghvi.responses.poisson import Poisson
 

@@ -1,0 +1,278 @@
+"""What several responses share: sums of probabilities, a spread, the log link, numbers of trials.
+
+**Sums.** The distribution function of whole numbers from 0 is a sum of probabilities, each made
+from the one before where numbers and means are moderate: a fiftieth of the time of the incomplete
+functions, or less.
+
+**Spread.** A parameter of a response's own, s > 0, such as 1 / sqrt(size), near half-normal. s = 0
+is the edge at which the response is a simpler one, and data may not tell a small s from it. Theta
+therefore holds the coordinate of :mod:`nghvi._core.near_zero`, as for sds of effects.
+
+**Log link.** E[y] = exp(eta), so coefficients are logs of ratios.
+
+**Trials.** Successes of a known number of them, whatever their distribution.
+"""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from nghvi._core import near_zero
+from nghvi._core.response import Response, ResponseError
+from nghvi._core.support import Support, offenders
+from nghvi._special import log_gamma
+from nghvi._typing import Scalar
+from nghvi.priors import Priors
+
+MODERATE_COUNT, SMALLEST_FIRST = 2000, 1e-290
+"""Up to that count, and with no smaller P(Y = 0), probabilities are summed."""
+
+
+class Summed(Response):
+    """What y = 0, 1, 2, ... needs for its distribution function."""
+
+    @abc.abstractmethod
+    def log_none(self, eta: Array, dispersion: Array) -> Array:
+        """log p(0)."""
+
+    @abc.abstractmethod
+    def growth(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        """p(y + 1) / p(y)."""
+
+    @abc.abstractmethod
+    def distant_cdf(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        """P(Y <= y) for whole numbers y >= 0 of any size."""
+
+    def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
+        last, eta = jnp.broadcast_arrays(jnp.floor(y), location)
+        most = jnp.max(last, initial=0.0)
+        first = jnp.exp(self.log_none(eta, dispersion))
+
+        def add(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            at, term, total = state
+            term = term * self.growth(at, eta, dispersion)
+            return at + 1, term, total + jnp.where(at + 1 <= last, term, 0.0)
+
+        def by_sum() -> Array:
+            begin = (jnp.zeros(()), first, first)
+            return jax.lax.while_loop(lambda state: state[0] < most, add, begin)[2]
+
+        near = (most <= MODERATE_COUNT) & jnp.all(first > SMALLEST_FIRST)
+        whole = jnp.maximum(last, 0.0)
+        up_to = jax.lax.cond(near, by_sum, lambda: self.distant_cdf(whole, eta, dispersion))
+        return jnp.where(last < 0, 0.0, jnp.minimum(up_to, 1.0))
+
+
+FIRST = 0.3
+"""s to begin with."""
+LEAST_UNIT = 2.0**-20
+
+
+class WithSpread(Response):
+    """A response with a spread s ~ half-normal(``prior_scale``)."""
+
+    prior_scale: float = eqx.field(static=True, default=1.0, kw_only=True)
+    unit: float = eqx.field(static=True, default=0.125, kw_only=True)
+    """c: spreads that data begin to tell from zero."""
+    spread_name: ClassVar[str]
+    """What s is, such as "1/sqrt(size)"."""
+
+    @property
+    def dispersion_names(self) -> tuple[str, ...]:
+        return ("spread",)
+
+    def information(self, y: np.ndarray) -> float:
+        """That of y on s^2 at s = 0; infinite where s = 0 would leave no noise at all."""
+        return np.inf
+
+    def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
+        told = max(self.information(y), 1.0) ** -0.25
+        # A power of two, so that similar data share compiled programs.
+        unit = max(2.0 ** np.round(np.log2(max(told, LEAST_UNIT))), LEAST_UNIT)
+        found = super().suited(y, known, intercept=intercept)
+        return dataclasses.replace(found, unit=float(unit))
+
+    def spread(self, dispersion: Array) -> Array:
+        """s; the last axis of ``dispersion`` begins with its coordinate."""
+        return self.unit * jnp.exp(near_zero.log_in_units(dispersion[..., 0]))
+
+    def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
+        z = self.spread(dispersion) / self.prior_scale
+        constant = 0.5 * np.log(2 / np.pi) - np.log(self.prior_scale)
+        return constant - 0.5 * z**2 + WithSpread.log_volume(self, dispersion, priors)
+
+    def log_volume(self, dispersion: Array, priors: Priors) -> Scalar:
+        return jnp.log(self.spread(dispersion)) + jnp.log(near_zero.slope(dispersion[0]))
+
+    def sample_prior(self, rng: np.random.Generator, number: int, priors: Priors) -> np.ndarray:
+        drawn = np.abs(self.prior_scale * rng.standard_normal(number))
+        return np.asarray(near_zero.coordinate(jnp.log(drawn / self.unit)))[:, None]
+
+    def stated_priors(self, priors: Priors) -> dict[str, str]:
+        return {self.spread_name: f"half-normal({self.prior_scale:.4g})"}
+
+    def start(self, variance: Scalar) -> Array:
+        return near_zero.coordinate(jnp.full(1, np.log(FIRST / self.unit)))
+
+    def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
+        return {self.spread_name: self.spread(dispersion)}
+
+
+LARGEST = 700.0
+"""Of eta: its exponential is finite."""
+LARGEST_COUNT = 1e9
+
+
+class LogLink(Response):
+    """Observations whose mean is exp(eta)."""
+
+    link: ClassVar[str] = "log"
+    ratio: ClassVar[str | None] = "rate ratio"
+    level: int = eqx.field(static=True, default=0)
+    """About where eta is; a whole number, so that similar data share compiled programs."""
+
+    @property
+    def typical_predictor(self) -> float:
+        return float(self.level)
+
+    def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
+        level = round(float(np.log(np.mean(y)) - np.mean(known))) if intercept else 0
+        return dataclasses.replace(self, level=level)
+
+    def rate(self, eta: Array) -> Array:
+        """exp(eta), kept finite."""
+        return jnp.exp(jnp.minimum(eta, LARGEST))
+
+    def mean(self, eta: Array, dispersion: Array) -> Array:
+        return self.rate(eta)
+
+
+class Positive(LogLink):
+    """Positive numbers of any size."""
+
+    remedy: ClassVar[str] = (
+        "leave rows with zeros out or model them apart, or use response='gaussian' for numbers of "
+        "either sign."
+    )
+
+    @property
+    def support(self) -> Support:
+        return Support(0)
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        super().check(y, column)
+        if (tiny := y < np.finfo(float).tiny).any():
+            raise ResponseError(
+                f"{column} holds {offenders(y, tiny)}, which arithmetic takes for 0: state "
+                f"{column} in a smaller unit, or leave these rows out."
+            )
+
+
+class Counts(Summed, LogLink):
+    """Numbers of events."""
+
+    remedy: ClassVar[str] = (
+        "counts of events are not rates or averages: give the events themselves, with "
+        "exposure='time' or '+ exposure(time)' in a formula, or use response='gaussian' for "
+        "measurements."
+    )
+
+    @property
+    def support(self) -> Support:
+        return Support(0, discrete=True)
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        super().check(y, column)
+        if not y.any():
+            raise ResponseError(
+                f"every count in {column} is 0: no rate is small enough for them; give data in "
+                "which the event happened."
+            )
+        if (large := y >= LARGEST_COUNT).any():
+            raise ResponseError(
+                f"{column} holds {offenders(y, large)}: if that stands for a missing count, drop "
+                "these rows; counts that large are measurements, response='gaussian' of their log."
+            )
+
+
+class OfTrials(Summed):
+    """Successes; one trial per row where nothing else is said."""
+
+    facts: ClassVar[tuple[str, ...]] = ("trials",)
+    trials: Any = None
+    level: int = eqx.field(static=True, default=0, kw_only=True)
+    """About where eta is; a whole number, so that similar data share compiled programs."""
+    usual_trials: float = eqx.field(static=True, default=1.0, kw_only=True)
+    """A power of two near the mean number of trials."""
+    remedy: ClassVar[str] = (
+        "y counts the successes of the trials: give trials='n', the column of their number, or "
+        "write 'cbind(successes, failures) ~ ...' or 'successes | trials(n) ~ ...' in a formula; "
+        "shares are response='beta'."
+    )
+
+    def given(self, facts: Any) -> Self:
+        return dataclasses.replace(self, trials=None if facts is None else facts[..., 0])
+
+    @property
+    def num_trials(self) -> Any:
+        """Of every row."""
+        return 1.0 if self.trials is None else self.trials
+
+    @property
+    def support(self) -> Support:
+        return Support(0, np.inf if self.trials is None else self.trials, discrete=True)
+
+    @property
+    def typical_predictor(self) -> float:
+        return float(self.level)
+
+    def predictor_at(self, share: float) -> float:
+        """eta where that share of the trials succeeds."""
+        return float(np.log(share / (1 - share)))
+
+    def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
+        number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
+        share = (np.sum(y) + 0.5) / (np.sum(number) + 1)
+        level = round(self.predictor_at(share) - float(np.mean(known))) if intercept else 0
+        usual = float(2.0 ** np.round(np.log2(np.mean(number))))
+        found = super().suited(y, known, intercept=intercept)
+        return dataclasses.replace(found, level=level, usual_trials=usual)
+
+    def noise(self, mean: float, variance: float) -> float:
+        share = np.clip(mean / self.usual_trials, 0.01, 0.99)
+        return float(1 / (self.usual_trials * share * (1 - share)))
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
+        odd = ~(np.isfinite(number) & (number >= 1) & (number == np.round(number)))
+        if odd.any():
+            raise ResponseError(
+                f"the trials of {column} hold {offenders(number, odd)}: a row needs one trial at "
+                "least, and whole numbers; leave rows without trials out."
+            )
+        above = y > number
+        if above.any():
+            row, others = int(np.flatnonzero(above)[0]), int(above.sum()) - 1
+            more = f" ({others:,} more of that kind)" if others else ""
+            raise ResponseError(
+                f"{column} holds {y[row]:g} successes of {number[row]:g} trials in row {row}"
+                f"{more}: give the number of trials of each row; {self.remedy}"
+            )
+        super().check(y, column)
+        if not y.any() or (y == number).all():
+            every = "failed" if not y.any() else "succeeded"
+            raise ResponseError(
+                f"every trial of {column} {every}: no odds are large enough for them; give data "
+                "in which both happened."
+            )
+
+    def log_choices(self, y: Array) -> Array:
+        """log of n over y."""
+        n = self.num_trials
+        return log_gamma(n + 1.0) - log_gamma(y + 1.0) - log_gamma(n - y + 1.0)
