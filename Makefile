@@ -19,7 +19,7 @@ demo: $(READY)
 	$(BIN)/nghvi demo --out demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 # Fits that take minutes each: every response through everything after the fit, and the like.
 test-slow: $(READY)

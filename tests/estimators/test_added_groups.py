@@ -103,7 +103,7 @@ def test_an_extended_estimator_comes_back_from_a_file(extended, tmp_path):
     np.testing.assert_array_equal(again.predict(FEW), extended.predict(FEW))
 
 
-def test_groups_of_classifiers_and_networks_are_added():
+def test_groups_of_classifiers_and_networks_are_added(fitted_case):
     """A group of successes only moves up; labels of any length keep their names."""
     text = BINARY.assign(g="s" + BINARY["g"].astype(str))
     model = nghvi.MixedClassifier("g").fit(text[COLUMNS], text["y"])
@@ -111,8 +111,7 @@ def test_groups_of_classifiers_and_networks_are_added():
     extended = model.add_groups(rows, np.ones(10, int))
     assert extended.groups_[-1] == "a much longer label"
     assert (extended.predict_proba(rows)[:, 1] > model.predict_proba(rows)[:, 1]).all()
-    deep = nghvi.MixedRegressor("g", hidden=(3,), steps=80, n_starts=1)
-    deep.fit(FRAME[COLUMNS], FRAME["y"])
+    deep = fitted_case("deep")[0]
     rows = FRAME[COLUMNS][:60].assign(g=99)
     assert deep.add_groups(rows, np.full(60, 4.0)).predict(rows).mean() > 2.5
     assert deep.predict(rows).mean() < 1.5

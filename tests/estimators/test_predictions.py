@@ -23,9 +23,8 @@ DRAWS = 200
 
 
 @pytest.fixture(scope="module")
-def deep():
-    model = nghvi.MixedRegressor("g", hidden=(3,), steps=80, n_starts=1)
-    return model.fit(FRAME[COLUMNS], FRAME["y"])
+def deep(fitted_case):
+    return fitted_case("deep")[0]
 
 
 def design(frame):
