@@ -10,7 +10,7 @@ from rich.console import Console
 from nghvi import cli, scores
 from nghvi.paper import studies
 from nghvi.paper.finance import synthetic_panel
-from nghvi.paper.finance.bootstrap import block_bootstrap, mean_se, r2_se
+from nghvi.paper.finance.stock_panel import block_bootstrap, mean_se, r2_se
 from nghvi.paper.studies import asset_pricing, asset_pricing_views, controls, printed_values
 from nghvi.paper.studies.study import Options
 

@@ -20,8 +20,13 @@ from nghvi.data import LinearStatistics, Rows
 from nghvi.models import MixedModel, MixedParams
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods import gibbs
-from nghvi.paper.methods.sweep import State, draw_location, draw_noise
-from nghvi.paper.methods.variance_draws import draw_precision_factor, precision_shapes
+from nghvi.paper.methods.sweep import (
+    State,
+    draw_location,
+    draw_noise,
+    draw_precision_factor,
+    precision_shapes,
+)
 from nghvi.priors import HalfT, HuangWand, InverseGamma, PriorError, Priors, WishartPrecision
 from nghvi.responses import Gaussian, Probit, Response
 

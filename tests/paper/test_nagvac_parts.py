@@ -17,10 +17,17 @@ from nghvi.data import Rows
 from nghvi.families import FactorGaussian
 from nghvi.models import MixedModel
 from nghvi.networks import Identity, Perceptron
-from nghvi.paper.methods.likelihood_score import likelihood_score, sobol_normals
-from nghvi.paper.methods.nagvac_step import predictive_loss
-from nghvi.paper.methods.one_factor import DAMPING, block_diagonal, entropy_gradient, exact
-from nghvi.paper.methods.ridge import Ridge, start
+from nghvi.paper.methods.nagvac_step import (
+    DAMPING,
+    Ridge,
+    block_diagonal,
+    entropy_gradient,
+    exact,
+    likelihood_score,
+    predictive_loss,
+    sobol_normals,
+    start,
+)
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian, Logit
 from tests.contracts.test_variational import fisher_as_printed, fisher_by_hessian, flat, tangent_at

@@ -1,8 +1,8 @@
 """NAGVAC (Tran, Nguyen, Nott and Kohn 2020): natural gradients for a one-factor Gaussian.
 
-Effects are integrated out of the likelihood by importance sampling (``likelihood_score``), the
-rest is in ``nagvac_step``; here are the loop and its stopping rule. The prior is NAGVAC's own
-(``ridge``), not the model's. The published program inverts another matrix than the Fisher
+Effects are integrated out of the likelihood by importance sampling. An iteration and its parts are
+in ``nagvac_step``; here are the loop and its stopping rule. The prior is NAGVAC's own, not the
+model's. The published program inverts another matrix than the Fisher
 information by mistake and draws effects from dependent points; neither is repeated here, nor by
 ``legacy=True``.
 """
@@ -24,9 +24,7 @@ from nghvi.data import Rows
 from nghvi.families.factor import FactorGaussian
 from nghvi.inference import Inference, finish
 from nghvi.models.mixed import MixedModel
-from nghvi.paper.methods.nagvac_step import Iterate, Nagvac
-from nghvi.paper.methods.one_factor import METRICS
-from nghvi.paper.methods.ridge import FIRST_PRECISION, Ridge, start
+from nghvi.paper.methods.nagvac_step import FIRST_PRECISION, METRICS, Iterate, Nagvac, Ridge, start
 from nghvi.priors import HalfT, InverseGamma
 from nghvi.recipes.run import Interrupt, Progress, Run
 from nghvi.recipes.verdict import LOOKS, Cause, Status, Verdict, judge

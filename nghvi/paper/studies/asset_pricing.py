@@ -15,8 +15,7 @@ import nghvi
 from nghvi.data.frame import DataError
 from nghvi.estimators.reader import DRAWS
 from nghvi.paper.finance import FF3, FF5, StockPanel, load_panel, synthetic_panel
-from nghvi.paper.finance.bootstrap import mean_se, r2_se
-from nghvi.paper.finance.stock_panel import GROUP, RETURN
+from nghvi.paper.finance.stock_panel import GROUP, RETURN, mean_se, r2_se
 from nghvi.paper.studies.asset_pricing_views import figures, tables
 from nghvi.paper.studies.compared import fit
 from nghvi.paper.studies.problems import Part

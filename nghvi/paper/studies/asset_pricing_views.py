@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from nghvi.paper.finance.bootstrap import mean_se
+from nghvi.paper.finance.stock_panel import mean_se
 from nghvi.paper.studies import printed_values
 from nghvi.paper.studies.exhibits import Table, beside, save
 from nghvi.paper.studies.store import Row

@@ -30,8 +30,7 @@ from nghvi.inference import unravel_draws
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.networks import Identity
 from nghvi.paper.finance import StockPanel
-from nghvi.paper.finance.bootstrap import mean_se
-from nghvi.paper.finance.stock_panel import GROUP, RETURN
+from nghvi.paper.finance.stock_panel import GROUP, RETURN, mean_se
 from nghvi.paper.studies import asset_pricing
 from nghvi.paper.studies.compared import fit
 from nghvi.paper.studies.exhibits import Table

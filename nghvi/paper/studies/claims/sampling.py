@@ -5,7 +5,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from nghvi.paper.methods.likelihood_score import sobol_normals
+from nghvi.paper.methods.nagvac_step import sobol_normals
 from nghvi.paper.studies import printed_values, problems
 from nghvi.paper.studies.claims.claim import Claim
 from nghvi.paper.studies.compared import with_intercept
