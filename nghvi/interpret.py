@@ -18,7 +18,7 @@ from nghvi._linalg import small
 from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, read_columns, suggest
+from nghvi.data.frame import DataError, suggest
 from nghvi.data.labels import encode_groups
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.choices import check_counts, check_level, check_seed
@@ -122,10 +122,10 @@ def partial_dependence(
         """The rows with that value of the input."""
         if name in movable(estimator):
             x = request.x.copy()
-            x[:, _column(estimator, name)] = _scaled(estimator, name, value)
+            for column, known in estimator.reader_.moved(name, value).items():
+                x[:, _column(estimator, column)] = _scaled(estimator, column, known)
             return x
-        raw = read_columns(X, _raw(estimator).inputs, estimator.reader_.bounds)
-        frame = raw[used].assign(**{name: value})
+        frame = _raw(estimator).design.raw_inputs(X)[used].assign(**{name: value})
         return _columns_of_model(estimator, frame)
 
     pieces = int(np.ceil(draws * len(request.x) * len(values) / NUMBERS_AT_ONCE))
@@ -285,9 +285,7 @@ def movable(estimator: MixedEstimator) -> tuple[str, ...]:
     """Inputs that are one column of the model: of a formula, numbers that no other reads."""
     if estimator.formula is not None:
         return _raw(estimator).design.movable
-    inputs, spec = estimator.reader_.inputs, estimator.reader_.spec
-    # What settings say is known about a row comes last.
-    return inputs[: len(inputs) - len(spec.known_coef) - len(spec.facts)]
+    return estimator.reader_.numbers
 
 
 def _grid(
@@ -318,9 +316,12 @@ def _reference_row(estimator: MixedEstimator, reference: Any) -> np.ndarray:
     row = estimator.input_quantiles_.loc[0.5].copy()
     # A row of the training table holds its group as well.
     ignored = set(map(str, getattr(estimator, "feature_names_in_", ()))) - set(row.index)
-    known = estimator.reader_.facts
+    known, coding = estimator.reader_.facts, estimator.reader_.coding
     for name, value in ({} if reference is None else dict(reference)).items():
-        if str(name) in row.index:
+        if coding is not None and str(name) in coding.levels:
+            held = coding.coded(str(name), np.array([value]))
+            row.update(pd.Series({column: level.item() for column, level in held.items()}))
+        elif str(name) in row.index:
             row[str(name)] = _finite(value, name)
         elif str(name) in known.columns:
             row.update(pd.Series(known.at(str(name), _finite(value, name))))

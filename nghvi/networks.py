@@ -3,7 +3,8 @@
 ``Identity`` makes a linear mixed model; ``Perceptron`` a deep one, with
 ``h^(l) = (1, act(W_l h^(l-1)))`` and the bias in the first column of ``W_l``. ``Skip`` puts the
 inputs beside a network's features, ``(1, x, size h(x) / sqrt(width))``: the deep model then
-contains the linear one, and ``size`` says how much there is of the network.
+contains the linear one, and ``size`` says how much there is of the network. ``Tamed`` lets a
+network see inputs with heavy tails by asinh; the inputs beside it stay as they are.
 """
 
 import abc
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from nghvi._typing import Key, PyTree
@@ -87,6 +89,29 @@ class Perceptron(Trunk):
     @property
     def num_features(self) -> int:
         return self.hidden[-1] + 1
+
+
+class Tamed(Trunk):
+    """A network that sees some inputs as ``(asinh((x - centre) / unit) - mean) / sd``."""
+
+    network: Trunk
+    columns: tuple[int, ...] = eqx.field(static=True)
+    centre: Float[Array | np.ndarray, " c"]
+    unit: Float[Array | np.ndarray, " c"]
+    mean: Float[Array | np.ndarray, " c"]
+    sd: Float[Array | np.ndarray, " c"]
+
+    def init_weights(self, key: Key) -> PyTree:
+        return self.network.init_weights(key)
+
+    def __call__(self, weights: PyTree, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
+        chosen = jnp.array(self.columns)
+        seen = jnp.arcsinh((x[:, chosen] - self.centre) / self.unit)
+        return self.network(weights, x.at[:, chosen].set((seen - self.mean) / self.sd))
+
+    @property
+    def num_features(self) -> int:
+        return self.network.num_features
 
 
 class SkipWeights(NamedTuple):

@@ -40,6 +40,9 @@ class Draft:
         self.group: Any = "g"
         self.wrap: Callable[[pd.DataFrame], Any] = lambda frame: frame
         self.names = {"x": "x", "z": "z"}
+        self.settings: dict[str, Any] = {}
+        self.coded: dict[str, np.ndarray] = {}
+        """Columns that the library is to make of others, by their names in a summary."""
 
     def expect(self, what: str) -> None:
         """The strictest of what the changes expect: refusal, then anything, then a fit."""
@@ -163,6 +166,49 @@ def _masked(hidden: bool) -> Callable[[pd.DataFrame], Any]:
     return wrap
 
 
+def _category(make: Callable[[np.ndarray], Any], levels: str = "uvw") -> Callable[[Draft], None]:
+    def change(d: Draft) -> None:
+        words = np.array(list(levels))[d.rng.integers(0, len(levels), len(d.frame))]
+        d.frame["c"] = make(words)
+        d.coded |= {f"c[T.{level}]": (words == level) * 1.0 for level in levels[1:]}
+
+    return change
+
+
+def _told(column: str, gap: Any) -> Callable[[Draft], None]:
+    """Cells without a value, which the model is to learn from."""
+
+    def change(d: Draft) -> None:
+        d.spoil(column, gap)
+        d.expects, d.settings = FIT, {"missing": "indicator"}
+        lost = d.frame[column].isna().to_numpy()
+        known = d.frame[column][~lost]
+        if known.map(lambda v: isinstance(v, str)).all():
+            filled = d.frame[column].where(~lost, known.min())
+            levels = sorted(known.unique())[1:]
+            d.coded |= {f"{column}[T.{v}]": (filled == v).to_numpy() * 1.0 for v in levels}
+        else:
+            middle = np.sort(known.astype(float))[(len(known) - 1) // 2]
+            d.coded[column] = d.frame[column].where(~lost, middle).astype(float).to_numpy()
+        d.coded[f"missing({column})"] = lost * 1.0
+
+    return change
+
+
+def _told_category(d: Draft) -> None:
+    d.frame["c"] = np.array(list("uvw"))[d.rng.integers(0, 3, len(d.frame))]
+    _told("c", None)(d)
+
+
+def _told_beside_inf(d: Draft) -> None:
+    _told("x", None)(d)
+    d.spoil("z", np.inf)
+
+
+def _outlier(d: Draft) -> None:
+    d.frame.loc[3, "x"] = 1e6
+
+
 DAY = datetime.date(2020, 1, 1)
 CHANGES: dict[str, Callable[[Draft], None]] = {
     "float32": _cast("float32"),
@@ -191,7 +237,21 @@ CHANGES: dict[str, Callable[[Draft], None]] = {
     "NaN group": lambda d: d.spoil("g", np.nan),
     "dates as input": _assign("x", lambda d: pd.date_range("2020", periods=len(d.frame)), REFUSE),
     "durations": _assign("x", lambda d: pd.to_timedelta(np.arange(len(d.frame)), "D"), REFUSE),
-    "categories": _assign("z", lambda d: pd.Categorical(["u", "v"] * (len(d.frame) // 2)), REFUSE),
+    "a category": _category(pd.Categorical),
+    "text": _category(lambda words: pd.Series(words, dtype=object)),
+    "string dtype": _category(lambda words: pd.Series(words, dtype="string")),
+    "arrow strings": _category(lambda words: pd.Series(words, dtype="string[pyarrow]")),
+    "a category of codes": _category(lambda words: pd.Categorical(words.astype(int)), "123"),
+    "one level": _assign("c", lambda d: "red", ANY),
+    "many levels": _assign("c", lambda d: [f"t{i % 30}" for i in range(len(d.frame))], REFUSE),
+    "free text": _assign("c", lambda d: [f"row {i}" for i in range(len(d.frame))], REFUSE),
+    "text and numbers": _assign("c", lambda d: [i if i % 2 else "a" for i in range(ROWS)], REFUSE),
+    "none told": _told("x", None),
+    "nan told": _told("z", np.nan),
+    "NA told": _told("x", pd.NA),
+    "a category's gaps told": _told_category,
+    "inf beside gaps told": _told_beside_inf,
+    "an outlier": _outlier,
     "constant": _assign("c", lambda d: 3.0, ANY),
     "zeros": _assign("c", lambda d: 0.0, ANY),
     "a column twice": _assign("c", lambda d: d.frame.iloc[:, 1], ANY),
@@ -303,9 +363,10 @@ def _case(number: int, changes: tuple[str, ...], seed: int) -> Case:
     # Of two changes the second may have undone what made the first one a case for refusal.
     expects = draft.expects if len(changes) == 1 or draft.expects == FIT else ANY
     compared = expects == FIT or (draft.compared and len(changes) == 1)
+    compared = compared and (len(changes) == 1 or not draft.coded)
 
     def run() -> Checked:
-        model = nghvi.MixedRegressor(draft.group).fit(held, draft.y)
+        model = nghvi.MixedRegressor(draft.group, **draft.settings).fit(held, draft.y)
         return fit_checked(model, held, _oracle(draft) if compared else None)
 
     return Case(f"frame-{number}", run, expects, " + ".join(changes))
@@ -313,8 +374,10 @@ def _case(number: int, changes: tuple[str, ...], seed: int) -> Case:
 
 def _oracle(draft: Draft) -> Oracle | None:
     """By the meaning of the numbers; none where a second change has made a column constant."""
-    columns = list(draft.names.values())
+    columns = [name for name in draft.names.values() if name not in draft.coded]
     x = draft.frame[columns].astype(float).to_numpy()
+    x = np.column_stack([x, *draft.coded.values()])
+    columns += draft.coded
     if (np.ptp(x, axis=0) == 0).any():
         return None
     group = draft.frame[draft.group].astype(str).to_numpy()

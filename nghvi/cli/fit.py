@@ -174,8 +174,10 @@ def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
             "use --target and --group."
         )
     if chosen.data.is_dir() or (parquet and not chosen.formula and bool(chosen.batch_groups)):
-        if chosen.missing == "drop":
-            raise UsageError("--missing drop needs the table in memory; drop the rows beforehand.")
+        if chosen.missing != "error":
+            raise UsageError(
+                f"--missing {chosen.missing} needs the table in memory; drop the rows beforehand."
+            )
         return True
     if chosen.resume and chosen.checkpoint is None:  # as it was begun
         return (chosen.out / rundir.ROWS).is_dir()
@@ -187,7 +189,7 @@ def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
         f"{chosen.data} needs about {table_files.in_gigabytes(needed)} of memory, and "
         f"{table_files.in_gigabytes(budget)} are to be used (--memory)"
     )
-    if not parquet or chosen.formula or not chosen.group or chosen.missing == "drop":
+    if not parquet or chosen.formula or not chosen.group or chosen.missing != "error":
         raise UsageError(
             f"{said}: save it as Parquet and name --target and --group, and it is read from disk; "
             "or give a larger --memory, in GB."
@@ -240,6 +242,9 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
         "devices": chosen.devices,
         "verbose": not chosen.quiet,
     }
+    filled = chosen.missing == "indicator"
+    if filled:
+        settings["missing"] = chosen.missing
     kept = {"checkpoint": chosen.checkpoint, "every": chosen.every}
     kind = nghvi.MixedClassifier if RESPONSES[chosen.response].classes else nghvi.MixedRegressor
     random = chosen.random or "auto"
@@ -251,7 +256,8 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
         for name in used:
             check_column(chosen.data, table, name, "--formula")
         group = syntax.group_columns
-        check_cells(chosen.data, table[used], group, bounds=bounds_of(chosen.formula))
+        bounds, may_lack = bounds_of(chosen.formula), used if filled else ()
+        check_cells(chosen.data, table[used], group, bounds=bounds, may_lack=may_lack)
         _check_response(chosen, table, syntax.response)
         return nghvi.mixed(chosen.formula, table, **kept, **settings)
     check_column(chosen.data, table, chosen.target, "--target")
@@ -261,19 +267,15 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
     stated = RowFacts.of(chosen)
     for name in stated.columns:
         check_column(chosen.data, table, name, f"--{stated.setting_of(name)}")
-    check_cells(chosen.data, table, named, bounds=stated.bounds)
-    _check_response(chosen, table, chosen.target)
     inputs = table.drop(columns=chosen.target)
+    may_lack = inputs.columns if filled else ()
+    check_cells(chosen.data, table, named, bounds=stated.bounds, may_lack=may_lack)
+    _check_response(chosen, table, chosen.target)
     for name in inputs.columns.drop(named):
         if str(name).startswith("Unnamed: "):  # pandas' word for a column without a name
             raise UsageError(
                 f"{chosen.data}, line 1: column {list(table).index(name) + 1} has no name, and "
                 "--target makes an input of every column; name it or drop it, or give a --formula."
-            )
-        if not pd.api.types.is_numeric_dtype(inputs[name]):
-            raise UsageError(
-                f"{place(chosen.data, 0)}: column {name!r} holds {inputs[name].iloc[0]!r}, and "
-                "--target takes numbers only; --formula codes categories and leaves columns out."
             )
     estimator = kind(named or None, random=random, **settings)
     return estimator.fit(inputs, table[chosen.target], **kept)

@@ -88,7 +88,10 @@ def _to_parquet(chosen: argparse.Namespace, estimator: "MixedEstimator", names: 
     parts: Iterator[pd.DataFrame]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
         labels, bounds = estimator.group_columns_, estimator.reader_.bounds
-        read = read_parts(chosen.data, names, labels, ROWS_AT_ONCE, chosen.missing, bounds)
+        may_lack = estimator.reader_.may_lack
+        read = read_parts(
+            chosen.data, names, labels, ROWS_AT_ONCE, chosen.missing, bounds, may_lack
+        )
         parts = (rows.set_index(rows.index + before) for _, before, rows in read if len(rows))
     else:
         parts = iter([_complete(chosen, estimator, names)])
@@ -116,7 +119,12 @@ def _complete(
     for name in names:
         check_column(chosen.data, rows, name, "an input of the model")
     rows = without_missing(chosen.data, rows[names], chosen.missing)
-    check_cells(chosen.data, rows, estimator.group_columns_, bounds=estimator.reader_.bounds)
+    reader = estimator.reader_
+    check_cells(
+        *(chosen.data, rows, estimator.group_columns_),
+        bounds=reader.bounds,
+        may_lack=reader.may_lack,
+    )
     return rows
 
 

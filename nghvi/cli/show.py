@@ -124,7 +124,10 @@ def _rows(
     for name in names:
         check_column(path, table, name, "a column of the model")
     table = without_missing(path, table[names], asked.get("missing", "error"))
-    check_cells(path, table, estimator.group_columns_, bounds=estimator.reader_.bounds)
+    reader = estimator.reader_
+    check_cells(
+        path, table, estimator.group_columns_, bounds=reader.bounds, may_lack=reader.may_lack
+    )
     if formula is None:
         return table[inputs], table[target]
     return table[inputs], pd.Series(response_of(formula, table), name=parse(formula).response)

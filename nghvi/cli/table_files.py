@@ -13,7 +13,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,9 @@ MEASURED, FEW, MOSTLY = 20, 4, 0.5
 the second in most of its rows."""
 
 
-REMEDY = "fill the cells in, or leave such rows out with --missing drop"
+REMEDY = (
+    "fill the cells in, leave such rows out with --missing drop, or fit with --missing indicator"
+)
 LONGEST_CELL = 2**31 - 1
 """Characters; the csv module's own limit is 131,072."""
 
@@ -62,9 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--thousands", type=_character, help="between thousands in a CSV: none")
     parser.add_argument(
         "--missing",
-        choices=("error", "drop"),
+        choices=("error", "drop", "indicator"),
         default="error",
-        help="rows with an empty cell in a column that is used: refuse (error) or leave out (drop)",
+        help="rows with an empty cell in a column that is used: refuse (error), leave out (drop), "
+        "or fill in and add a column that says so (indicator, at a fit; predictions remember it)",
     )
 
 
@@ -77,7 +80,7 @@ def _character(text: str) -> str:
 
 def without_missing(path: pathlib.Path, table: pd.DataFrame, missing: str) -> pd.DataFrame:
     """The rows of the table that are complete, if others are to be dropped; says how many are."""
-    if missing == "error":
+    if missing != "drop":
         return table
     empty = table.isna()
     lost = empty.any(axis=1)
@@ -135,6 +138,7 @@ def read_parts(
     size: int,
     missing: str = "error",
     bounds: Iterable[str] = (),
+    may_lack: Container[str] = (),
 ) -> Iterator[tuple[pathlib.Path, int, pd.DataFrame]]:
     """Some rows of Parquet files at a time: the file, how many rows came before, the rows."""
     for file in parquet.files_of(path):
@@ -146,7 +150,7 @@ def read_parts(
         for batch in source.iter_batches(size, columns=names):
             rows = batch.to_pandas().reset_index(drop=True)
             number, rows = len(rows), without_missing(file, rows, missing)
-            check_cells(file, rows, labels, before, bounds)
+            check_cells(file, rows, labels, before, bounds, may_lack)
             yield file, before, rows
             before += number
 
@@ -164,10 +168,11 @@ def check_cells(
     labels: Iterable[str | None],
     before: int = 0,
     bounds: Iterable[str] = (),
+    may_lack: Container[str] = (),
 ) -> None:
     """No empty cells, no infinite numbers but bounds, and no stray words except in labels.
 
-    ``before``: rows of the file before these.
+    ``before``: rows of the file before these; ``may_lack``: columns that may have empty cells.
     """
 
     def complain(column: pd.Series, bad: pd.Series, problem: str, remedy: str) -> None:
@@ -180,14 +185,15 @@ def check_cells(
 
     for name in table.columns:
         column = table[name]
-        complain(column, column.isna(), "has no value", REMEDY)
+        if name not in may_lack:
+            complain(column, column.isna(), "has no value", REMEDY)
         if pd.api.types.is_numeric_dtype(column):
             if name in bounds:
                 continue
             infinite = pd.Series(np.isinf(column.to_numpy(float)))
             complain(column, infinite, "is infinite", "correct the cells or drop the rows")
         elif name not in labels:
-            _check_words(path, column, before)
+            _check_words(path, column.dropna(), before)
 
 
 def place(path: pathlib.Path, row: int) -> str:

@@ -6,7 +6,7 @@ pandas, polars, pyarrow (through narwhals) and numpy come in; float arrays and l
 import difflib
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import narwhals as nw
@@ -18,8 +18,16 @@ from sklearn.exceptions import DataConversionWarning
 from nghvi._core.errors import DataError as DataError
 from nghvi._core.errors import warn
 from nghvi.data.labels import read_labels
-from nghvi.data.missing import count, missing, places, unmasked, unusable
-from nghvi.data.text import misread
+from nghvi.data.missing import (
+    AFTERWARDS,
+    check_there,
+    count,
+    missing,
+    places,
+    unmasked,
+    unusable,
+)
+from nghvi.data.text import dates_remedy, misread
 
 Column = str | int
 Group = Column | tuple[Column, ...] | None
@@ -45,23 +53,45 @@ class Table(NamedTuple):
     """Whether the names came with the data (a frame) or were made up (an array)."""
 
 
-def read_table(data: Any, group: Group) -> Table:
-    """Split the inputs from the group columns and check both."""
+class Cells(NamedTuple):
+    """The columns of a table as they came, inputs and labels of groups apart."""
+
+    inputs: dict[str, Any]
+    """Numbers as floats, in which a missing cell is NaN; what may be a category as it is."""
+    group: np.ndarray | tuple[np.ndarray, ...] | None
+    named: bool
+    """Whether the names came with the data (a frame) or were made up (an array)."""
+    num_rows: int
+    others: tuple[str, ...] = ()
+    """Names of columns that were not to be read."""
+
+
+def read_cells(data: Any, group: Group, chosen: Iterable[str] | None = None) -> Cells:
+    """Split the inputs from the group columns and check both.
+
+    ``chosen``: of a data frame, the inputs to read; all if None.
+    """
     if issparse(data):
         raise DataError("sparse input is not supported: give a dense table (X.toarray()).")
     frame = _as_frame(data)
-    table = _read_array(data, group) if frame is None else _read_frame(frame, group)
-    if group is None and not table.names:
-        raise DataError(
-            f"0 feature(s) (shape={table.values.shape}) while a minimum of 1 is required."
-        )
-    return table
+    cells = _read_array(data, group) if frame is None else _read_frame(frame, group, chosen)
+    if group is None and not cells.inputs and chosen is None:
+        shape = (cells.num_rows, 0)
+        raise DataError(f"0 feature(s) (shape={shape}) while a minimum of 1 is required.")
+    return cells
 
 
-def read_columns(data: Any, names: Iterable[str], bounds: Iterable[str] = ()) -> pd.DataFrame:
+def read_columns(
+    data: Any,
+    names: Iterable[str],
+    bounds: Iterable[str] = (),
+    may_lack: Container[str] = (),
+    remedy: str = AFTERWARDS,
+) -> pd.DataFrame:
     """The named columns as a pandas frame, categories with the levels that occur.
 
-    ``bounds``: those in which an infinite number means that there is no bound.
+    ``bounds``: those in which an infinite number means that there is no bound. ``may_lack``: those
+    in which cells may be missing; ``remedy``: what to do where others are.
     """
     frame = _as_frame(data)
     if frame is None:
@@ -73,7 +103,14 @@ def read_columns(data: Any, names: Iterable[str], bounds: Iterable[str] = ()) ->
     for name in set(bounds) & set(frame.columns):
         far = nw.col(name).cast(nw.Float64).clip(-NO_BOUND, NO_BOUND)
         frame = frame.with_columns(far)
-    columns = {name: _complete_column(frame, name) for name in names}
+    columns = {}
+    for name in names:
+        if name not in frame.columns:
+            raise DataError(
+                f"there is no column {name!r} in the data; {suggest(name, frame.columns)}."
+            )
+        columns[name] = _as_held(frame.get_column(name))
+    check_there(columns, remedy, may_lack)
     return pd.DataFrame(columns, index=range(frame.shape[0]))
 
 
@@ -228,18 +265,18 @@ def _as_frame(data: Any) -> nw.DataFrame | None:
     return native if isinstance(native, nw.DataFrame) else None
 
 
-def _read_frame(frame: nw.DataFrame, group: Group) -> Table:
+def _read_frame(frame: nw.DataFrame, group: Group, chosen: Iterable[str] | None) -> Cells:
     columns = list(frame.columns)
     if frame.shape[0] == 0:
         raise DataError("the data frame has no rows.")
     _check_distinct(columns)
-    chosen = [_column(columns, label) for label in _each(group)]
-    inputs = [c for c in columns if c not in chosen]
-    values = [_numeric(frame.get_column(c), c) for c in inputs]
-    matrix = np.column_stack(values) if values else np.zeros((frame.shape[0], 0))
-    check_finite(matrix, inputs)
-    labels = [read_labels(frame.get_column(c).to_numpy(), str(c)) for c in chosen]
-    return Table(matrix, tuple(map(str, inputs)), _labels_of(labels), True)
+    groups = [_column(columns, label) for label in _each(group)]
+    known = None if chosen is None else set(chosen)
+    inputs = [c for c in columns if c not in groups and (known is None or str(c) in known)]
+    cells = {str(c): _input(frame.get_column(c), str(c)) for c in inputs}
+    labels = [read_labels(frame.get_column(c).to_numpy(), str(c)) for c in groups]
+    others = tuple(str(c) for c in columns if c not in groups and c not in inputs)
+    return Cells(cells, _labels_of(labels), True, frame.shape[0], others)
 
 
 def _column(columns: list[str], label: Any) -> str:
@@ -258,7 +295,7 @@ def _check_distinct(columns: Iterable[Any]) -> None:
         raise DataError(f"column name {repeated[0]!r} occurs more than once: rename or drop one.")
 
 
-def _read_array(data: Any, group: Group) -> Table:
+def _read_array(data: Any, group: Group) -> Cells:
     matrix = unmasked(data)
     if matrix.ndim != 2:
         raise DataError(
@@ -280,26 +317,16 @@ def _read_array(data: Any, group: Group) -> Table:
             raise DataError(f"group={label} is not a column of X, which has {number}.")
         columns.remove(label % number)
         labels.append(read_labels(matrix[:, label], f"column {label}"))
-    names = [f"x{c}" for c in columns]
-    if matrix.dtype.kind in "OUS":
-        inputs = [_numeric_array(matrix[:, c], n) for c, n in zip(columns, names, strict=True)]
-        values = np.column_stack(inputs) if inputs else np.zeros((len(matrix), 0))
-    else:
-        values = matrix[:, columns].astype(float)
-    check_finite(values, names)
-    return Table(values, tuple(names), _labels_of(labels), False)
+    words = matrix.dtype.kind in "OUS"
+    cells = {
+        f"x{c}": _objects(matrix[:, c], f"x{c}") if words else matrix[:, c].astype(float)
+        for c in columns
+    }
+    return Cells(cells, _labels_of(labels), False, len(matrix))
 
 
-def _complete_column(frame: nw.DataFrame, name: str) -> Any:
-    if name not in frame.columns:
-        raise DataError(f"there is no column {name!r} in the data; {suggest(name, frame.columns)}.")
-    series = frame.get_column(name)
-    lost = series.is_null().to_numpy() | unusable(series.to_numpy())
-    if lost.any():
-        raise DataError(
-            f"column {name!r}: {count(lost)} with missing or infinite values ({places(lost)}); "
-            "drop or impute them."
-        )
+def _as_held(series: nw.Series) -> Any:
+    """A column as an array, or as a category with the levels that occur."""
     native = series.to_native()
     if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
         return native.cat.remove_unused_categories().array
@@ -318,33 +345,51 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _numeric(series: nw.Series, name: str) -> np.ndarray:
-    if series.dtype.is_numeric() or series.dtype == nw.Boolean:
+    """A column of numbers, which a category is not."""
+    found = _input(series, name)
+    if isinstance(found, pd.Categorical) or found.dtype.kind != "f":
+        raise DataError(f"column {name!r} is not numeric: give numbers.")
+    return found
+
+
+def _input(series: nw.Series, name: str) -> Any:
+    """Numbers as floats, and text and categories as they are."""
+    kind = series.dtype
+    if kind.is_numeric() or kind == nw.Boolean:
         return series.cast(nw.Float64).to_numpy().astype(float)
-    if series.dtype == nw.Object:
-        return _numeric_array(series.to_numpy(), name)
-    words = series.dtype in (nw.String, nw.Categorical) or isinstance(series.dtype, nw.Enum)
-    said = misread(series.to_list(), name) if words else None
-    raise DataError(said or _not_numeric(name, str(series.dtype)))
+    if kind == nw.Object:
+        return _objects(series.to_numpy(), name)
+    if kind in (nw.String, nw.Categorical) or isinstance(kind, nw.Enum):
+        return _as_held(series)
+    if kind.is_temporal():
+        raise DataError(f"column {name!r} holds dates or times: {dates_remedy(name)}")
+    raise DataError(_not_numeric(name, str(kind)))
 
 
-def _numeric_array(values: np.ndarray, name: str) -> np.ndarray:
+def _objects(values: np.ndarray, name: str) -> np.ndarray:
+    """Numbers as floats; as they are where all cells with a value are text."""
+    empty = missing(values)
+    text = [isinstance(v, str | bytes) for v in values[~empty]]
+    if text and all(text):
+        return values
     try:
-        if any(isinstance(v, str) for v in values):
+        if any(text):
             raise ValueError
-        found = np.array([np.nan if v is None else v for v in values], dtype=float)
+        found = np.array([np.nan if e else v for v, e in zip(values, empty, strict=True)], float)
         if found.ndim != 1:
             raise ValueError
         return found
     except ValueError:
-        raise DataError(misread(values, name) or _not_numeric(name, "text or mixed")) from None
+        said = misread(values[~empty], name)
+        raise DataError(said or _not_numeric(name, "text and other things")) from None
     except TypeError as error:
         raise ColumnTypeError(_not_numeric(name, str(error))) from None
 
 
 def _not_numeric(name: str, kind: str) -> str:
     return (
-        f"column {name!r} is not numeric ({kind}): turn it into numbers first, for example with "
-        "pandas.get_dummies or scikit-learn's OneHotEncoder, name it as the group, or drop it."
+        f"column {name!r} is not numeric, nor is it a category ({kind}): turn it into numbers or "
+        "into text, name it as the group, or drop it."
     )
 
 

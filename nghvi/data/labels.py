@@ -42,7 +42,7 @@ def read_labels(values: Any, name: str) -> np.ndarray:
         raise DataError(
             f"group column {name!r}: {count(lost)} without a group ({places(lost)}); drop them."
         )
-    return _of_one_kind(values, name)
+    return one_kind(values, name)
 
 
 def combined(labels: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
@@ -66,7 +66,7 @@ def encode_groups(labels: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Position of each label in ``levels`` by what it means; -1 where it is not among them."""
     if not len(levels):
         return np.full(len(labels), -1)
-    labels, levels = (_of_one_kind(np.asarray(each), "group") for each in (labels, levels))
+    labels, levels = (one_kind(np.asarray(each), "group") for each in (labels, levels))
     if labels.dtype.kind == levels.dtype.kind or {TEXT} == {kind_of(labels), kind_of(levels)}:
         return pd.Index(levels).get_indexer(pd.Index(labels))
     position, distinct = pd.factorize(labels)
@@ -87,12 +87,28 @@ def warn_of_strangers(labels: np.ndarray, codes: np.ndarray, levels: np.ndarray,
             f"{kind_of(unknown)} now: {len(unknown)} of {number} labels ({shown}) were not in "
             "the fit and are predicted as new groups; give labels as they were at the fit."
         )
-    elif number >= MANY and known < FEW * number:
+    elif number >= MANY and known < FEW * number and not _could_be_new(unknown, levels):
         warn(
             f"group column {name!r}: {known} of {number} groups are known (now {shown}, at the fit "
             f"{before}), so the others are predicted as new groups; correct the labels, or give "
             "which='population' if that is intended."
         )
+
+
+def _could_be_new(unknown: np.ndarray, levels: np.ndarray) -> bool:
+    """Whether some new labels are such as the fit had: between its numbers, or written alike.
+
+    So they are where whole groups are left out; labels of another file are all of another form.
+    """
+    if levels.dtype.kind in KINDS and unknown.dtype.kind in KINDS:
+        return bool(((unknown > levels.min()) & (unknown < levels.max())).any())
+    return bool({_form(v) for v in unknown.tolist()} & {_form(v) for v in levels.tolist()})
+
+
+def _form(label: Any) -> str:
+    """A text with one sign for every run of digits, of small and of capital letters."""
+    text = re.sub(r"\d+", "0", str(label))
+    return re.sub(r"[A-Z]+", "A", re.sub(r"[a-z]+", "a", text))
 
 
 def joined(levels: np.ndarray, more: np.ndarray, name: Any) -> np.ndarray:
@@ -110,7 +126,8 @@ def kind_of(labels: np.ndarray) -> str:
     return KINDS.get(labels.dtype.kind, TEXT)
 
 
-def _of_one_kind(values: np.ndarray, name: str) -> np.ndarray:
+def one_kind(values: np.ndarray, name: str) -> np.ndarray:
+    """Labels without gaps as truth values, numbers, dates or text."""
     if values.dtype.kind == "O":
         values = _from_objects(list(values), name)
     elif values.dtype.kind == "S":

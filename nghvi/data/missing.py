@@ -1,6 +1,10 @@
-"""Cells without a value: None, NaN, NaT, pandas' NA, and what a masked array hides."""
+"""Cells without a value: None, NaN, NaT, pandas' NA, and what a masked array hides.
 
-from typing import Any
+They are refused, or filled in beside a column that tells of them (:class:`Gaps`).
+"""
+
+from collections.abc import Container, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,7 +26,7 @@ def unmasked(values: Any) -> np.ndarray:
         raise DataError(f"the data are not a table ({error}): give rows of equal length.") from None
 
 
-def missing(values: np.ndarray) -> np.ndarray:
+def missing(values: Any) -> np.ndarray:
     """Which cells have no value."""
     return np.asarray(pd.isna(values), bool)
 
@@ -48,3 +52,113 @@ def places(mask: np.ndarray) -> str:
     found = np.flatnonzero(mask)
     shown = ", ".join(map(str, found[:SHOWN])) + (", ..." if len(found) > SHOWN else "")
     return f"{'position' if len(found) == 1 else 'positions'} {shown}"
+
+
+AT_FIT = (
+    "fill the cells in, leave such rows out (missing='drop'), or let the model learn what a gap "
+    "means (missing='indicator')"
+)
+AFTERWARDS = (
+    "the fit has not learnt what a gap there means: fill the cells in, leave the rows out, or fit "
+    "with missing='indicator' to rows that have such gaps"
+)
+
+
+def check_there(columns: Mapping[str, Any], remedy: str, may_lack: Container[str] = ()) -> None:
+    """Complain of cells without a value, or with an infinite one.
+
+    ``may_lack``: columns in which cells may be missing.
+    """
+    empty = {name: missing(v) for name, v in columns.items() if name not in may_lack}
+    if found := _listed(empty):
+        raise DataError(f"missing values (NaN or empty) in column {found}; {remedy}.")
+    infinite = {name: unusable(np.asarray(v)) & ~missing(v) for name, v in columns.items()}
+    if found := _listed(infinite):
+        raise DataError(
+            f"infinite values (inf) in column {found}; correct the cells or leave the rows out."
+        )
+
+
+def _listed(found: Mapping[str, np.ndarray]) -> str:
+    return ", ".join(f"{n!r} ({count(m)}, {places(m)})" for n, m in found.items() if m.any())
+
+
+class Gaps(NamedTuple):
+    """What stands in the place of missing cells, and the columns that tell of them.
+
+    A cell without a value holds the column's filling, and ``missing(x)`` is 1 there::
+
+        numbers         the median (of an even number of cells, the lower of the two)
+        categories      the first level, so that missing(x) is a level of its own
+    """
+
+    fillings: dict[str, Any]
+    """By column; the others had no gaps."""
+    told: tuple[tuple[str, ...], ...]
+    """Columns whose gaps one indicator tells: those that lack the same rows share it."""
+
+    @staticmethod
+    def learn(columns: Mapping[str, Any]) -> "Gaps":
+        """From training data; columns are arrays, or categories of pandas."""
+        fillings: dict[str, Any] = {}
+        told: dict[bytes, list[str]] = {}
+        for name, values in columns.items():
+            empty = missing(values)
+            if empty.all():
+                raise DataError(f"column {name!r} has no value at all: leave the column out.")
+            if empty.any():
+                fillings[name] = _typical(values[~empty])
+                told.setdefault(empty.tobytes(), []).append(name)
+        return Gaps(fillings, tuple(map(tuple, told.values())))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the indicators."""
+        return tuple(f"missing({', '.join(columns)})" for columns in self.told)
+
+    def indicator_of(self, column: str) -> str | None:
+        """The name of the indicator that tells of a column's gaps."""
+        each = zip(self.told, self.names, strict=True)
+        return next((name for columns, name in each if column in columns), None)
+
+    def fill(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The same columns without gaps, and after them the indicators."""
+        filled = {
+            name: _filled(values, self.fillings[name]) if name in self.fillings else values
+            for name, values in columns.items()
+        }
+        for name, members in zip(self.names, self.told, strict=True):
+            if name in filled:
+                raise DataError(f"column {name!r} has the name of an indicator: rename it.")
+            empty = [missing(columns[member]) for member in members]
+            filled[name] = np.logical_or.reduce(empty).astype(float)
+        return filled
+
+
+NO_GAPS = Gaps({}, ())
+
+
+def _typical(known: Any) -> Any:
+    """The median of numbers and truth values, the first level of anything else."""
+    if isinstance(known, pd.Categorical):
+        return known.remove_unused_categories().categories[0]
+    values = np.asarray(known)
+    if values.dtype.kind == "O":
+        values = pd.Series(list(values)).infer_objects().to_numpy()
+    ordered = np.sort(values if values.dtype.kind != "O" else values.astype(str))
+    middle = (len(ordered) - 1) // 2 if ordered.dtype.kind in "biuf" else 0
+    return ordered[middle].item() if ordered.dtype.kind in "biufU" else ordered[middle]
+
+
+def _filled(values: Any, filling: Any) -> Any:
+    empty = missing(values)
+    if isinstance(values, pd.Categorical):
+        known = values if filling in values.categories else values.add_categories([filling])
+        return known.fillna(filling)
+    if not empty.any():
+        return values
+    if values.dtype.kind == "f":
+        return np.where(empty, filling, values)
+    found = np.array(values, object)
+    found[empty] = filling
+    return pd.Series(list(found)).infer_objects().to_numpy()

@@ -84,6 +84,7 @@ class MixedEstimator(BaseEstimator):
         rank: int | str = "auto",
         fit_intercept: bool = True,
         standardize: bool = True,
+        scaling: str = "auto",
         missing: str = "error",
         method: Method = "auto",
         steps: int | None = None,
@@ -112,6 +113,7 @@ class MixedEstimator(BaseEstimator):
         self.rank = rank
         self.fit_intercept = fit_intercept
         self.standardize = standardize
+        self.scaling = scaling
         self.missing = missing
         self.method = method
         self.steps = steps

@@ -81,6 +81,9 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     scaling = Scaling.none(len(of_x[0]))
     if settings.standardize:
         scaling = _scaling(spec, structure, of_x, of_y)
+    structure = structure.with_tails(
+        settings, scaling.apply(add_intercept(sample.x, spec.intercept))
+    )
     if settings.priors is None:
         of_predictor = (response.typical_predictor, 1.0)
         follow = factors_follow_data if structure.by_factor else follow_data

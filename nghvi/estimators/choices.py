@@ -229,6 +229,12 @@ def is_deep(hidden: Any, trunk: Any) -> bool:
     return bool(hidden) or trunk is not None
 
 
+def pools(settings: Any, response: Response) -> bool:
+    """Whether a network can have effects of more grouping factors than those that it is told."""
+    given = (settings.method, settings.devices, settings.batch_groups)
+    return response.conjugate and given in (("auto", None, None), ("auto", None, "auto"))
+
+
 def choose_trunk(num_inputs: int, hidden: Any, activation: str, trunk: Any) -> Trunk:
     """The network, or the columns themselves."""
     if trunk is not None:
@@ -251,6 +257,13 @@ def choose_skip(settings: Any, response: Response) -> bool:
         return bool(settings.skip)
     ours = settings.method == "auto" and settings.priors is None
     return bool(settings.hidden) and ours and response.conjugate
+
+
+def scales_inputs(settings: Any) -> bool:
+    """Whether hidden layers see inputs with heavy tails by asinh."""
+    if settings.scaling not in ("auto", "plain"):
+        raise DataError(f"scaling={settings.scaling!r}: choose 'auto' or 'plain'.")
+    return settings.scaling == "auto" and bool(settings.hidden) and settings.method == "auto"
 
 
 def beside_inputs(priors: Priors, inputs: int, learnt: int, *, correlated: bool) -> Priors:

@@ -48,6 +48,7 @@ def adopt_linear(estimator: "MixedEstimator", size: float, X: Any, y: Any, count
         warnings.simplefilter("ignore")
         for settings in _candidates(estimator):
             linear = clone(estimator).set_params(hidden=(), trunk=None, verbose=False, **settings)
+            linear.set_params(group=estimator.group_)  # with categories that the network pools
             found.append(linear.fit(X, y, counts))
     usable = [linear for linear in found if linear.converged_]
     if not usable:

@@ -8,6 +8,7 @@ Everything on the way is learnt at the fit and kept in a :class:`RowReader`; :fu
 is the way back.
 """
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -15,22 +16,24 @@ import pandas as pd
 
 from nghvi._core.response import Response
 from nghvi.data import Rows
+from nghvi.data.coding import Coding
 from nghvi.data.frame import (
     Complete,
     DataError,
+    Group,
     Table,
     column_names,
     drop_missing,
     has_columns,
-    read_columns,
     read_response,
     stated_order,
 )
 from nghvi.data.labels import encode_groups, warn_of_strangers
 from nghvi.data.scaling import Scaling, add_intercept
 from nghvi.data.source import GroupedDataset, Groups, InMemory, OnDisk, Source
-from nghvi.estimators.choices import check_counts, check_seed, choose_seed
+from nghvi.estimators.choices import check_counts, check_seed, choose_seed, is_deep, pools
 from nghvi.estimators.columns import rows_of_known_groups
+from nghvi.estimators.factor_checks import chosen_group
 from nghvi.estimators.response_values import learn_classes, measurements, places_of
 from nghvi.estimators.row_facts import RowFacts
 from nghvi.estimators.spec import Spec
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 DRAWS = 200
 """That predictions are made with, unless told otherwise."""
 DIGITS_OF_BOUNDS = 12
-MISSING = ("error", "drop")
+MISSING = ("error", "drop", "indicator")
 WHICH = ("known", "population", "zero")
 SCATTERED = {
     "formula_": "design",
@@ -62,8 +65,8 @@ SCATTERED = {
 def complete_rows(settings: Any, X: Any, y: Any, counts: Any = None) -> Complete:
     """Rows with a response; those with missing cells are left out if the settings say so."""
     if settings.missing not in MISSING:
-        raise DataError(f"missing={settings.missing!r}: choose 'error' or 'drop'.")
-    if settings.missing == "error":
+        raise DataError(f"missing={settings.missing!r}: choose 'error', 'drop' or 'indicator'.")
+    if settings.missing != "drop":
         return Complete(X, y, counts, None)
     used = () if settings.formula is None else variables(settings.formula)
     return drop_missing(X, y, counts, used)
@@ -89,14 +92,30 @@ class RowReader(NamedTuple):
     """Of the numbers among the columns that a formula reads."""
     commonest: dict[str, Any] | None = None
     """Value of each of the others."""
+    coding: Coding | None = None
+    """What the inputs are without a formula; None stands for numbers all of them."""
+    group: Group = None
+    """The columns of groups that the settings name: those of ``spec`` but for pooled categories."""
 
     @staticmethod
-    def of(settings: Any, X: Any) -> "RowReader":
+    def of(settings: Any, X: Any, response: Response) -> "RowReader":
         """From the settings of an estimator and training data; None for data on disk."""
-        facts = RowFacts.of(settings)
-        design = None if settings.formula is None else learn(settings.formula, X)
-        spec, name = Spec.of(settings, design, facts), type(settings).__name__
-        return RowReader(name, spec, facts, design, inputs=(), columns=None, classes=None)
+        facts, name = RowFacts.of(settings), type(settings).__name__
+        design, coding, group = None, None, chosen_group(settings.group)
+        indicator = settings.missing == "indicator"
+        if settings.formula is not None:
+            design = learn(settings.formula, X, indicator=indicator)
+        elif X is not None:
+            deep = is_deep(settings.hidden, settings.trunk)
+            coding = Coding.learn(
+                facts.cells(X, group),
+                indicator=indicator,
+                intercept=deep or bool(settings.fit_intercept),
+                pool=deep and pools(settings, response),
+            )
+        spec = Spec.of(settings, design, facts, () if coding is None else coding.pooled)
+        reader = RowReader(name, spec, facts, design, inputs=(), columns=None, classes=None)
+        return reader._replace(coding=coding, group=group)
 
     @staticmethod
     def gathered(estimator: "MixedEstimator") -> "RowReader":
@@ -121,7 +140,13 @@ class RowReader(NamedTuple):
         """Of the data that are expected."""
         if self.columns is not None:
             return len(self.columns)
-        return len(self.inputs) + self.spec.num_factors
+        return len(self._coding.inputs) + self._num_grouped
+
+    @property
+    def _num_grouped(self) -> int:
+        """Columns that settings name as groups."""
+        group = self._group
+        return len(group) if isinstance(group, tuple) else int(group is not None)
 
     @property
     def bounds(self) -> tuple[str, ...]:
@@ -136,13 +161,50 @@ class RowReader(NamedTuple):
         group = self.spec.group
         return group if isinstance(group, tuple) else () if group is None else (group,)
 
+    @property
+    def may_lack(self) -> Container[str]:
+        """Columns in which cells may be missing, since some were at the fit."""
+        return (self._coding if self.design is None else self.design).gaps.fillings
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Inputs that are columns of numbers of the data as they are, without a formula."""
+        coding = self._coding
+        return tuple(n for n in coding.inputs if n not in coding.levels and n not in coding.pooled)
+
+    def moved(self, name: str, value: float) -> dict[str, float]:
+        """Columns of the model where one of :attr:`numbers` is known to have a value."""
+        told = self._coding.gaps.indicator_of(name)
+        return {name: value} | ({} if told is None else {told: 0.0})
+
+    @property
+    def _coding(self) -> Coding:
+        """Of a model on disk, or of an earlier version, whose inputs are numbers, as well."""
+        if self.coding is not None:
+            return self.coding
+        known = len(self.inputs) - len(self.facts.stated)
+        return Coding(self.inputs[:known], {})
+
+    @property
+    def _group(self) -> Group:
+        return self.spec.group if self.coding is None else self.group
+
     def table(self, X: Any, *, grouped: bool = True) -> Table:
         """Inputs and labels; ``grouped``: whether the group column must be there."""
         if self.design is not None:
             return self.design.table(X, grouped=grouped)
-        group = self.spec.group
+        group = self._group
         needed = grouped or has_columns(X, group, self.num_columns)
-        return self.facts.table(X, group if needed else None)
+        coding, named = self._coding, self.columns is not None
+        cells = self.facts.cells(X, group if needed else None, coding.inputs if named else None)
+        by_name = named and cells.named
+        if not by_name and len(cells.inputs) != len(coding.inputs):
+            raise DataError(
+                f"X has {len(cells.inputs) + self._num_grouped} features, but "
+                f"{self.estimator} is expecting {self.num_columns} features as input."
+            )
+        table = self.facts.beside(coding.table(cells, by_name=by_name), X)
+        return table if needed else table._replace(group=None)
 
     def read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         """Training or validation data and their responses, checked."""
@@ -157,27 +219,8 @@ class RowReader(NamedTuple):
         return table, response
 
     def scaled(self, table: Table, scaling: Scaling) -> np.ndarray:
-        """The columns of the model, from those of a table that are the fit's in any order."""
-        if self.columns is not None and table.named:
-            values = self._in_order_of_the_fit(table)
-        elif table.values.shape[1] == len(self.inputs):
-            values = table.values
-        else:
-            raise DataError(
-                f"X has {table.values.shape[1] + self.spec.num_factors} features, but "
-                f"{self.estimator} is expecting {self.num_columns} features as input."
-            )
-        return scaling.apply(add_intercept(values, self.spec.intercept))
-
-    def _in_order_of_the_fit(self, table: Table) -> np.ndarray:
-        missing = [n for n in self.inputs if n not in table.names]
-        extra = [n for n in table.names if n not in self.inputs]
-        if missing or extra:
-            said = f"missing {', '.join(map(repr, missing))}" if missing else ""
-            said += " and " if missing and extra else ""
-            said += f"unexpected {', '.join(map(repr, extra))}" if extra else ""
-            raise DataError(f"the columns differ from those of the fit: {said}.")
-        return table.values[:, [table.names.index(n) for n in self.inputs]]
+        """The columns of the model, from those of a table."""
+        return scaling.apply(add_intercept(table.values, self.spec.intercept))
 
     def request(
         self, posterior: MixedPosterior, X: Any, which: str = "known", draws: int = 1, seed: int = 0
@@ -234,7 +277,7 @@ def read_to_fit(
     if isinstance(X, GroupedDataset):
         return _read_from_disk(settings, X, y, response)
     X, y, counts, _ = complete_rows(settings, X, y, counts)
-    reader = RowReader.of(settings, X)
+    reader = RowReader.of(settings, X, response)
     order = stated_order(reader.response_column(X, y)) if response.classes else None
     name = reader.response_name(y)
     table, y = reader.read(X, y)
@@ -243,8 +286,7 @@ def read_to_fit(
     values, columns = reader.values(y), tuple(column_names(X)) if table.named else None
     if reader.design is not None:
         columns = reader.design.variables
-        raw = read_columns(X, reader.design.inputs, reader.bounds)
-        quantiles, commonest = typical_inputs(raw)
+        quantiles, commonest = typical_inputs(reader.design.filled_inputs(X))
         reader = reader._replace(raw_quantiles=quantiles, commonest=commonest)
     group = reader.spec.group
     source = InMemory.of(table, values, counts, group=group, columns=columns, response_name=name)
@@ -254,7 +296,7 @@ def read_to_fit(
 def _read_from_disk(
     settings: Any, dataset: GroupedDataset, y: str, response: Response
 ) -> tuple[RowReader, Source]:
-    reader, number = RowReader.of(settings, None), settings.batch_groups
+    reader, number = RowReader.of(settings, None, response), settings.batch_groups
     source = OnDisk.of(
         *(dataset, str(reader.spec.group), y),
         classes=response.classes,

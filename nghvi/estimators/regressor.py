@@ -67,9 +67,15 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         Add an intercept.
     standardize
         Fit on standardised columns and response; results are reported on the raw scale.
+    scaling
+        How hidden layers see their inputs: "auto" shows those with heavy tails as asinh of robust
+        units, "plain" shows all as they are fitted. Coefficients of inputs, also of those beside a
+        network, are never those of a transformed column.
     missing
         "error" refuses missing cells with their places; "drop" leaves out rows with missing cells
-        in the columns that are used, and says how many. Predictions need complete rows.
+        in the columns that are used, and says how many; "indicator" fills missing cells with the
+        column's median, or a category's first level, and adds a column ``missing(x)`` that is 1
+        there. Predictions need complete rows but for columns that had gaps at such a fit.
     method
         "auto"; a rule of the paper by name ("ng-hvi", "ng-hvi-printed", "ng-hvi-exact", "sg-hvi")
         or as an object of :mod:`nghvi.methods`, whose constants can be changed; or another method

@@ -7,19 +7,21 @@ table that a model reads has them last, in the order in which a formula's design
 """
 
 import numbers
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nghvi._core.support import offenders
 from nghvi.data.frame import (
+    Cells,
     DataError,
     Table,
     check_finite,
     column_names,
     divide_columns,
     finite_bounds,
-    read_table,
+    read_cells,
     suggest,
 )
 
@@ -114,13 +116,17 @@ class RowFacts(NamedTuple):
         """The setting that names the column."""
         return next(fact.setting for fact in self.stated if fact.said == column)
 
-    def table(self, data: Any, group: Any) -> Table:
-        """Inputs and groups of the data, and after the inputs what is known about the rows."""
+    def cells(self, data: Any, group: Any, chosen: Iterable[str] | None = None) -> Cells:
+        """Inputs and groups of the data as they came; ``chosen``: inputs by name, all if None."""
+        if self.stated:
+            self._check_columns(data, group)
+        return read_cells(divide_columns(data, self.columns)[0], group, chosen)
+
+    def beside(self, table: Table, data: Any) -> Table:
+        """The table with what is known about the rows after the inputs."""
         if not self.stated:
-            return read_table(data, group)
-        self._check_columns(data, group)
-        data, columns = divide_columns(data, self.columns)
-        table = read_table(data, group)
+            return table
+        columns = divide_columns(data, self.columns)[1]
         values = [fact.values(columns, len(table.values)) for fact in self.stated]
         names = (*table.names, *(fact.label for fact in self.stated))
         return table._replace(values=np.column_stack([table.values, *values]), names=names)

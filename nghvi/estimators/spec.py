@@ -29,10 +29,12 @@ from nghvi.estimators.choices import (
     choose_skip,
     choose_trunk,
     is_deep,
+    scales_inputs,
 )
 from nghvi.estimators.columns import INTERCEPT, feature_names, random_columns, varies_within
 from nghvi.estimators.factor_checks import Term, chosen_group, random_of, terms_of
 from nghvi.estimators.row_facts import RowFacts
+from nghvi.estimators.tails import tamed
 from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
 from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax
 from nghvi.models.general_factors import GeneralFactors
@@ -63,22 +65,35 @@ class Spec(NamedTuple):
     """What the last columns say about the rows for the response, such as their trials."""
     terms: tuple[Term, ...] = ()
     """The effects of every factor where there are several."""
+    pooled: tuple[str, ...] = ()
+    """The last of the factors: categories of many levels, which have intercepts."""
 
     @staticmethod
-    def of(settings: Any, design: Design | None, stated: RowFacts) -> "Spec":
+    def of(
+        settings: Any, design: Design | None, stated: RowFacts, pooled: tuple[str, ...] = ()
+    ) -> "Spec":
         """From an estimator's settings, and what its formula has learnt if it has one.
 
-        ``stated``: what the settings say about the rows.
+        ``stated``: what the settings say about the rows; ``pooled``: categories whose levels are
+        groups.
         """
         deep = is_deep(settings.hidden, settings.trunk)
         group = chosen_group(settings.group)
         if design is None:
             intercept = bool(settings.fit_intercept) and not deep
-            terms = terms_of(settings, group)
-            random = "auto" if terms else random_of(settings.random, group, cast(Any, group))
+            own = terms_of(settings, group)
+            random = "auto" if own else random_of(settings.random, group, cast(Any, group))
+            if pooled and group is not None and not own:
+                own = (Term(str(group), random, settings.covariance),)
+            terms = (*own, *(Term(name, INTERCEPT, settings.covariance) for name in pooled))
+            if pooled:
+                columns = group if isinstance(group, tuple) else () if group is None else (group,)
+                group = chosen_group((*columns, *pooled))
+            if len(terms) == 1:
+                random, terms = INTERCEPT, ()
             return Spec(
                 *(group, random, settings.covariance, deep, intercept),
-                *(stated.known_coef, stated.names, terms),
+                *(stated.known_coef, stated.names, terms, pooled),
             )
         syntax = parse(design.formula)
         terms = _terms_of_formula(syntax, design, settings.covariance, deep)
@@ -199,6 +214,7 @@ class Structure(NamedTuple):
             if not spec.deep:
                 return self
             levels = [len(labels) for labels in groups.values()]
+            levels = levels[: len(levels) - len(spec.pooled)] or levels
             most = int(np.argmax(levels))
             if not _is_auto(spec.terms[most].random):
                 return self
@@ -227,6 +243,14 @@ class Structure(NamedTuple):
         if num_groups < GROUPS_OF_LEARNT:
             left |= set(range(x.shape[1] + 1, len(self.features)))
         return tuple(j for j in among if j not in left)
+
+    def with_tails(self, settings: Any, x: np.ndarray) -> "Structure":
+        """Told which inputs have heavy tails; ``x``: training rows on the fitted scale."""
+        if not scales_inputs(settings):
+            return self
+        if not isinstance(self.trunk, Skip):
+            return self._replace(trunk=tamed(self.trunk, x))
+        return self._replace(trunk=Skip(tamed(self.trunk.network, x), self.trunk.num_inputs))
 
     def model(self, response: Response, sweeps: int | None) -> MixedModel:
         """The model; ``sweeps`` of Gibbs where its effects are drawn so."""

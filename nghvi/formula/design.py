@@ -27,13 +27,14 @@ from nghvi.data.frame import (
     read_response,
 )
 from nghvi.data.labels import combined, read_labels
-from nghvi.data.missing import count, places
+from nghvi.data.missing import AT_FIT, NO_GAPS, Gaps, count, places
 from nghvi.data.text import dates_remedy, misread
 from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
 from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax, Syntax, parse
 
 MANY_LEVELS, FEW_ROWS = 20, 5
 """Beyond so many levels with fewer rows each, a category is suspicious."""
+NO_RESPONSE = "a response is never filled in: leave such rows out (missing='drop')"
 
 
 class Design(NamedTuple):
@@ -50,6 +51,8 @@ class Design(NamedTuple):
     """Names of the facts, which the very last columns hold."""
     num_effects: tuple[int, ...] = ()
     """How many columns with effects each of several factors has."""
+    gaps: Gaps = NO_GAPS
+    """What stands for missing cells; indicators are columns of the fixed part."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -74,13 +77,24 @@ class Design(NamedTuple):
             for term in terms_of(syntax, text)
         }
         readers = Counter(name for term in terms.values() for name in variables_of(syntax, [term]))
-        return tuple(name for name in self.columns if readers[name] == 1)
+        alone = [name for name in self.columns if readers[name] == 1]
+        # Where the value of a row becomes known, its indicator has to change as well.
+        return tuple(name for name in alone if name not in self.gaps.fillings)
+
+    def raw_inputs(self, data: Any) -> pd.DataFrame:
+        """The columns of the data frame that are read, gaps included, without the groups."""
+        return read_columns(data, self.inputs, bounds_of(self.formula), self.gaps.fillings)
+
+    def filled_inputs(self, data: Any) -> pd.DataFrame:
+        """The same with what stands for missing cells."""
+        return _filled(self.raw_inputs(data), self.gaps)[list(self.inputs)]
 
     def table(self, data: Any, *, grouped: bool = True) -> Table:
         """The design's columns of a raw data frame and, unless they are not needed, its groups."""
         syntax = parse(self.formula)
         syntax = syntax if grouped else syntax.ungrouped()
-        table = _read(syntax, _frame(syntax, data), self.learnt).table
+        frame = read_columns(data, _variables(syntax), bounds_of(self.formula), self.gaps.fillings)
+        table = _read(_told(syntax, self.gaps), _filled(frame, self.gaps), self.learnt).table
         if table.names != self.columns:
             differing = ", ".join(map(repr, sorted(set(table.names) ^ set(self.columns))))
             raise DataError(
@@ -98,11 +112,14 @@ class _Read(NamedTuple):
     learnt: Learnt
 
 
-def learn(formula: str, data: Any) -> Design:
-    """What a formula makes of the training data."""
+def learn(formula: str, data: Any, *, indicator: bool = False) -> Design:
+    """What a formula makes of the training data; ``indicator``: gaps are filled, and told."""
     syntax = parse(formula)
     _check_response(syntax)
-    frame = _frame(syntax, data)
+    may_lack = _fillable(syntax) if indicator else ()
+    frame = read_columns(data, _variables(syntax), bounds_of(formula), may_lack, AT_FIT)
+    gaps = Gaps.learn(_columns(frame[list(may_lack)]))
+    frame, syntax = _filled(frame, gaps), _told(syntax, gaps)
     _check_text(syntax, frame)
     read = _read(syntax, frame, Learnt({}, {}))
     _warn_of_levels(read.learnt, len(frame))
@@ -115,7 +132,33 @@ def learn(formula: str, data: Any) -> Design:
     known = (0.0,) * only + (1.0,) * bool(syntax.offsets)
     facts = tuple(name for name, _ in syntax.facts)
     number = tuple(map(len, read.random)) if len(read.random) > 1 else ()
-    return Design(formula, read.learnt, read.table.names, random, known, facts, number)
+    return Design(formula, read.learnt, read.table.names, random, known, facts, number, gaps)
+
+
+def _fillable(syntax: Syntax) -> tuple[str, ...]:
+    """Columns whose missing cells can be filled: neither groups nor known parts are made up."""
+
+    def read(texts: list[str]) -> tuple[str, ...]:
+        return sum((variables_of(syntax, terms_of(syntax, text)) for text in texts), ())
+
+    kept = {*read(_known_texts(syntax)), *syntax.group_columns}
+    return tuple(name for name in dict.fromkeys(read(_model_texts(syntax))) if name not in kept)
+
+
+def _filled(frame: pd.DataFrame, gaps: Gaps) -> pd.DataFrame:
+    if not gaps.fillings:
+        return frame
+    return pd.DataFrame(gaps.fill(_columns(frame)), index=frame.index)
+
+
+def _columns(frame: pd.DataFrame) -> dict[str, Any]:
+    """Categories, and arrays of the others."""
+    return {str(n): c.array if _is_categorical(c) else c.to_numpy() for n, c in frame.items()}
+
+
+def _told(syntax: Syntax, gaps: Gaps) -> Syntax:
+    """With the indicators in the fixed part."""
+    return syntax._replace(fixed=" + ".join([syntax.fixed, *(f"`{n}`" for n in gaps.names)]))
 
 
 def _check_response(syntax: Syntax) -> None:
@@ -183,7 +226,7 @@ def response_of(formula: str, data: Any) -> np.ndarray:
     """The left-hand side: a column as it is, or the values of an expression."""
     syntax = parse(formula)
     terms = terms_of(syntax, f"0 + {syntax.response}")
-    frame = read_columns(data, variables_of(syntax, terms))
+    frame = read_columns(data, variables_of(syntax, terms), remedy=NO_RESPONSE)
     if list(frame.columns) == [syntax.response.strip("`")]:
         return frame.iloc[:, 0].to_numpy()
     (side,), _ = evaluate([terms], frame, Learnt({}, {}), syntax)
@@ -241,10 +284,15 @@ def _model_texts(syntax: Syntax) -> list[str]:
     return [syntax.fixed, *(text for text in syntax.random if text != EVERY_COLUMN)]
 
 
-def _texts(syntax: Syntax) -> list[str]:
-    """The same, offsets, and facts that are not numbers."""
+def _known_texts(syntax: Syntax) -> list[str]:
+    """Offsets, and facts that are not numbers."""
     others = [*syntax.offsets, *(text for _, text in syntax.facts if _number(text) is None)]
-    return [*_model_texts(syntax), *(f"0 + {{{text}}}" for text in others)]
+    return [f"0 + {{{text}}}" for text in others]
+
+
+def _texts(syntax: Syntax) -> list[str]:
+    """All of these."""
+    return [*_model_texts(syntax), *_known_texts(syntax)]
 
 
 def _number(text: str) -> float | None:
@@ -258,11 +306,6 @@ def _number(text: str) -> float | None:
 def _variables(syntax: Syntax) -> tuple[str, ...]:
     named = [variables_of(syntax, terms_of(syntax, text)) for text in _texts(syntax)]
     return tuple(dict.fromkeys((*sum(named, ()), *syntax.group_columns)))
-
-
-def _frame(syntax: Syntax, data: Any) -> pd.DataFrame:
-    """The columns of a data frame that a formula reads."""
-    return read_columns(data, _variables(syntax), bounds_of(syntax.text))
 
 
 def _read(syntax: Syntax, frame: pd.DataFrame, learnt: Learnt) -> _Read:

@@ -23,6 +23,7 @@ ALTERED = "the file was altered; get another copy of it or fit again"
 
 LATER_SETTINGS = {
     "skip": False,
+    "scaling": "plain",
     **dict.fromkeys(("trials", "exposure", "censored", "weights")),
 }
 """Settings that the first files lack, and what was done then."""

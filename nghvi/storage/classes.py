@@ -34,10 +34,12 @@ from nghvi._core.variational import RemainingError
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.cells import CellRows
+from nghvi.data.coding import Coding
 from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.elimination import Cells, Elimination, Step, Update
 from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.data.fingerprint import Fingerprint
+from nghvi.data.missing import Gaps
 from nghvi.data.scaling import Scaling
 from nghvi.data.streamed import StreamedRows
 from nghvi.families import FAMILIES, Point
@@ -50,7 +52,7 @@ from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel
 from nghvi.models.several_factors import SeveralFactors, Spread
-from nghvi.networks import Identity, Perceptron, Skip
+from nghvi.networks import Identity, Perceptron, Skip, Tamed
 from nghvi.posterior.mixed_posterior import GroupingFactor, MixedPosterior, Named
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool
@@ -291,7 +293,8 @@ def _origin(cls: type) -> str:
 for _class in (
     *(MixedPosterior, Named, GroupingFactor, Scaling, Inference, Run, Verdict, Status, Cause, Pool),
     *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
-    *(MixedModel, LinearStart, Identity, Perceptron, Skip),
+    *(Coding, Gaps),
+    *(MixedModel, LinearStart, Identity, Perceptron, Skip, Tamed),
     *(CrossedStatistics, Elimination, Step, Update, Cells, SeveralFactors, Spread),
     *(CrossedRows, CrossedPanel, GeneralFactors, Place),
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState, NaturalState),

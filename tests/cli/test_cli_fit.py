@@ -217,7 +217,6 @@ def test_bad_input_is_one_line_with_place_and_remedy(name, formula, said, tmp_pa
     [
         (["--target", "z"], "no column 'z' (--target)"),
         (["--target", "y", "--group", "gg"], "no column 'gg' (--group); did you mean 'g'"),
-        (["--target", "y"], "--formula codes categories"),
         (["--formula", "y ~ x", "--group", "g"], "the formula says both"),
         (["--formula", "y ~ x", "--method", "best"], "choose one of"),
         (["--formula", "y ~ x", "--resume"], "there is no run"),

@@ -55,6 +55,28 @@ def test_other_signs_and_dropped_rows_give_the_fit_of_the_same_numbers(place, ca
     pd.testing.assert_frame_equal(found, pd.read_parquet(place / "p.parquet"), rtol=1e-9)
 
 
+def test_gaps_and_categories_are_told_and_predictions_remember(place, panel, capsys):
+    rows = panel.assign(kind=np.where(panel["b"] > 0, "u", "v"))
+    rows.loc[3, "a"] = rows.loc[5, "a"] = np.nan
+    rows.to_csv(place / "gaps.csv", index=False, float_format="%.17g")
+    formula = ["--formula", "y ~ a + b + kind + (1 | g)"]
+    for run, said in {
+        "by-formula": formula,
+        "by-target": ["--target", "y", "--group", "g"],
+    }.items():
+        asked = [*said, "--missing", "indicator", "--quiet", "--out", str(place / run)]
+        assert main(["fit", str(place / "gaps.csv"), *asked]) == 0
+        assert main(["predict", str(place / run), str(place / "gaps.csv")]) == 0
+        assert len(capsys.readouterr().out.splitlines()) > len(panel)
+    found = [(place / run / "summary.csv").read_text() for run in ("by-formula", "by-target")]
+    assert found[0] == found[1]
+    assert "missing(a)" in found[0]
+    assert "kind[T.v]" in found[0]
+    rows.assign(b=rows["b"].where(rows.index != 9)).to_csv(place / "later.csv", index=False)
+    assert main(["predict", str(place / "by-target"), str(place / "later.csv")]) == 2
+    assert "line 11: column 'b' has no value there" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "arguments", "said"),
     [

@@ -100,8 +100,7 @@ TWICE = pd.concat([X, X[["a"]]], axis=1)
 REFUSED = {
     "duplicate": (TWICE, "'a' occurs more than once"),
     "duplicate as text": (X.assign(**{"1": 0.0}).rename(columns={"b": 1}), "'1' occurs more"),
-    "text": (X.assign(b="red"), "'b' is not numeric.*OneHotEncoder"),
-    "categorical": (X.assign(b=pd.Categorical(["u", "v"] * 36)), "'b' is not numeric.*get_dummies"),
+    "text": (X.assign(b=X.index.map("row {}".format)), "'b' (is a category|held numbers)"),
     "dicts": (X.assign(b=[{}] * 72), "'b' is not numeric"),
     "group missing": (X[["a", "b"]], "'g' is not in the data"),
 }
@@ -119,8 +118,7 @@ def test_tables_refused_by_fit_and_predict(name, fitted):
 def test_other_columns_than_the_fit_s_are_refused(fitted):
     with pytest.raises(DataError, match="missing 'b'"):
         fitted.predict(X[["g", "a"]])
-    with pytest.raises(DataError, match="unexpected 'c'"):
-        fitted.predict(X.assign(c=1.0))
+    np.testing.assert_array_equal(fitted.predict(X.assign(c=1.0, y=Y)), fitted.predict(X))
     with pytest.raises(DataError, match="missing 'b' and unexpected 'c'"):
         fitted.predict(X.rename(columns={"b": "c"}))
     with pytest.raises(DataError, match="index"):
