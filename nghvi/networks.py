@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from nghvi._typing import Key, PyTree
@@ -96,10 +95,10 @@ class Tamed(Trunk):
 
     network: Trunk
     columns: tuple[int, ...] = eqx.field(static=True)
-    centre: Float[Array | np.ndarray, " c"]
-    unit: Float[Array | np.ndarray, " c"]
-    mean: Float[Array | np.ndarray, " c"]
-    sd: Float[Array | np.ndarray, " c"]
+    centre: Float[Array, " c"]
+    unit: Float[Array, " c"]
+    mean: Float[Array, " c"]
+    sd: Float[Array, " c"]
 
     def init_weights(self, key: Key) -> PyTree:
         return self.network.init_weights(key)

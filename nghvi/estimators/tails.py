@@ -6,6 +6,7 @@ line in the middle and a logarithm in the tails. Coefficients of the inputs besi
 those of the columns themselves.
 """
 
+import jax.numpy as jnp
 import numpy as np
 
 from nghvi.networks import Tamed, Trunk
@@ -41,4 +42,5 @@ def tamed(network: Trunk, x: np.ndarray) -> Trunk:
     centre = np.median(x[:, columns], axis=0)
     unit = np.array([robust_unit(x[:, j]) for j in columns])
     seen = np.arcsinh((x[:, columns] - centre) / unit)
-    return Tamed(network, columns, centre, unit, seen.mean(axis=0), seen.std(axis=0))
+    learnt = (centre, unit, seen.mean(axis=0), seen.std(axis=0))
+    return Tamed(network, columns, *map(jnp.asarray, learnt))

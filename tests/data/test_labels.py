@@ -8,7 +8,7 @@ import pytest
 
 import nghvi
 from nghvi import DataError, DataWarning, MixedRegressor
-from nghvi.data.labels import encode_groups, read_labels
+from nghvi.data.labels import encode_groups, read_labels, warn_of_strangers
 from tests.conftest import panel_frame
 
 DAYS = pd.date_range("2020-01-01", periods=3).to_numpy()
@@ -118,6 +118,24 @@ def test_predictions_of_strangers_only_warn(fitted, panel):
     fitted.predict(strangers, which="population")
     fitted.predict(strangers[strangers["g"] < 1003])  # a few new groups are everyday use
     assert issubclass(nghvi.DataWarning, UserWarning)
+
+
+@pytest.mark.parametrize(
+    ("now", "fit", "warns"),
+    [
+        (np.arange(1, 40, 4), np.arange(0, 40, 2), False),  # a fold of groups
+        (np.arange(100, 140), np.arange(40), True),
+        ([f"S{i:02}" for i in range(20, 30)], [f"S{i:02}" for i in range(20)], False),
+        ([f"school {i}" for i in range(20)], [f"S{i:02}" for i in range(20)], True),
+        ([f"s{i:02}" for i in range(20)], [f"S{i:02}" for i in range(20)], True),
+        (["Graz", "New York", "Linz", "Wels", "Bonn"], ["Paris", "Rome", "Oslo"], False),
+        (DAYS[1::2], DAYS[::2], False),
+    ],
+)
+def test_new_groups_that_look_like_the_fit_s_are_everyday_use(now, fit, warns, recwarn):
+    now, fit = np.asarray(now), np.asarray(fit)
+    warn_of_strangers(now, encode_groups(now, fit), fit, "g")
+    assert bool(len(recwarn)) == warns
 
 
 def test_masked_cells_are_missing():
