@@ -89,8 +89,7 @@ class Spec(NamedTuple):
             if pooled:
                 columns = group if isinstance(group, tuple) else () if group is None else (group,)
                 group = chosen_group((*columns, *pooled))
-            if len(terms) == 1:
-                random, terms = INTERCEPT, ()
+                random, terms = ("auto", terms) if len(terms) > 1 else (INTERCEPT, ())
             return Spec(
                 *(group, random, settings.covariance, deep, intercept),
                 *(stated.known_coef, stated.names, terms, pooled),
