@@ -11,6 +11,10 @@ integrated out) one stage takes the place of the last two:
 
     natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps
 
+A diagonal Gaussian pays for every weight as if the data had to tell it by itself; n rows tell n
+combinations of m weights at most. Where m > n the data count m / n times for the weights, four
+times at most in the first natural stage and twice in those that follow.
+
 A Gaussian started away from a mode stays with a network too simple for the data, since noisy
 weights make complexity look costly; one that is only polished stays at the first mode. A climb
 from random weights that explain nothing yet goes down the prior to no network at all, unless the
@@ -34,7 +38,7 @@ from nghvi._core.evaluate import evaluate, evaluation_size
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit
 from nghvi._core.model import LatentModel, MarginalModel
-from nghvi._core.score import AtRest, Faint, Integrated, Score
+from nghvi._core.score import AtRest, Emphasised, Faint, Integrated, Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key, Params
@@ -55,6 +59,8 @@ PRIOR_IN_SEARCH = 0.1
 """How much the prior counts in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
 """Of natural gradient steps: of the mean in posterior sds, and of log variances."""
+EMPHASIS_AT_FIRST, EMPHASIS = 4.0, 2.0
+"""How often data count for the weights of a network, at most, in the first and in later stages."""
 LEAST_PAIRS, MOST_PAIRS, MOST_COSTLY_PAIRS = 25, 1600, 100
 """Pairs of draws behind the verdict; fewer where they leave no doubt."""
 LARGEST_EVALUATION = 50_000_000
@@ -84,6 +90,20 @@ def starting_sd(params: Params) -> Float[Array, " m"]:
         return np.full(leaf.size, 0.125 / np.sqrt(leaf.shape[-1]) if leaf.ndim > 1 else 0.05)
 
     return jax.device_put(np.concatenate([leaf_sd(leaf) for leaf in jax.tree.leaves(params)]))
+
+
+def weights_per_row(params: Params, rows: float) -> float:
+    """Entries of weight matrices for every row of the data; shapes suffice."""
+    matrices = (leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
+    return sum(matrices) / rows
+
+
+def emphasised(score: Score, params: Params, times: float) -> Score:
+    """The score with the data counted so many times for the entries of weight matrices."""
+    if times <= 1:
+        return score
+    each = [np.full(leaf.size, times if leaf.ndim > 1 else 1) for leaf in jax.tree.leaves(params)]
+    return Emphasised(score, jax.device_put(np.concatenate(each)))
 
 
 def deep_recipe(
@@ -138,16 +158,21 @@ def deep_recipe(
 
     # Adam moves a coordinate by about length x unit per step; log scales by the length itself. A
     # step of the exploration is a multiple of the posterior sd, which falls with the root of n.
-    wide = min(10.0, 550 / np.sqrt(model.num_observations(data))) * unit
+    rows = model.num_observations(data)
+    wide = min(10.0, 550 / np.sqrt(rows)) * unit
     climb = stage("climb", climb_from, climb_score, ScaledGradient(20 * unit), 0.05, 0.0)
     explore = stage("explore", from_best, score, ScaledGradient(wide), 0.05, 0.3)
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
     polish = polish._replace(anchored=True)
 
-    def natural_stage(name: str, begin: Begin, share: float) -> Stage:
+    redundancy = weights_per_row(params, rows)
+    kept_first = steps is None and min(redundancy, EMPHASIS_AT_FIRST) > EMPHASIS
+
+    def natural_stage(name: str, begin: Begin, share: float, emphasis: float = EMPHASIS) -> Stage:
         num_steps = lengths.explore + lengths.polish
         rule = NaturalSteps(share * NATURAL_LENGTH, share * WIDENING, num_steps, 0.3)
-        algorithm = HybridVI(IndependentDraws(1), score, ScaledGradient(unit, 1.0), rule)
+        counted = emphasised(score, params, min(redundancy, emphasis))
+        algorithm = HybridVI(IndependentDraws(1), counted, ScaledGradient(unit, 1.0), rule)
         last = max(1, num_steps // 10)
         return Stage(name, begin, algorithm, num_steps, CHUNK, last, anchored=True)
 
@@ -161,7 +186,8 @@ def deep_recipe(
         part._replace(name=f"{part.name} {n + 1}") for n in range(num_starts) for part in climbs
     ]
     if natural:
-        stages += in_two(natural_stage("natural", from_best, 1.0))
+        at_first = EMPHASIS_AT_FIRST if kept_first else EMPHASIS
+        stages += in_two(natural_stage("natural", from_best, 1.0, at_first))
     else:
         stages += [explore, *in_two(polish)]
     if steps is None:
@@ -169,7 +195,8 @@ def deep_recipe(
             again = polish._replace(name=f"polish {n}")
             if natural:
                 again = natural_stage(f"natural {n}", carry_on, share)
-            stages += in_two(again._replace(encore=True))
+            needed = natural and kept_first and n == 2  # the first to count the data as all later
+            stages += in_two(again._replace(encore=not needed))
     judge = judge_settling(batch, settled, **about)
     return Recipe("deep", tuple(stages), judge, widen)
 

@@ -1,23 +1,30 @@
-"""The tables of decision 16 are those that the recorded rows make."""
+"""The tables of decisions 16 and 19 are those that the recorded rows make."""
 
 import json
 import pathlib
 
 import pytest
 
-from benchmarks import few_groups, function_space
+from benchmarks import few_groups, fewer_rows, function_space
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs/decisions/0016-networks-beside-their-inputs.md"
+DECISIONS = pathlib.Path(__file__).parents[2] / "docs/decisions"
 
 
-@pytest.mark.parametrize("module", [few_groups, function_space])
-def test_the_decision_has_the_rows(module):
+@pytest.mark.parametrize(
+    ("module", "page"),
+    [
+        (few_groups, "0016-networks-beside-their-inputs.md"),
+        (function_space, "0016-networks-beside-their-inputs.md"),
+        (fewer_rows, "0019-fewer-rows-than-weights.md"),
+    ],
+)
+def test_the_decision_has_the_rows(module, page):
     text = module.OUT.read_text()
     rows = (
         json.loads(text)["nuts"]
         if module is function_space
         else [json.loads(line) for line in text.splitlines()]
     )
-    page = PAGE.read_text()
+    said = (DECISIONS / page).read_text()
     for line in module.lines(rows):
-        assert line in page
+        assert line in said
