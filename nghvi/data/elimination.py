@@ -4,7 +4,8 @@ The precision matrix of all effects has a block for every level and one for ever
 levels of two factors that meet in a row. The factor with the most columns goes first: its levels
 do not touch each other. What is left is coupled wherever two levels met the same one of it. A
 factor in which the eliminated one is nested still has no coupled levels, and is eliminated next;
-the others, the rest, end up in one dense matrix. Nested factors leave no rest.
+the others, the rest, end up in one matrix, which is dense unless it is large. Nested factors leave
+no rest.
 
 Everything here is about places and is found once, on the host.
 """
@@ -24,7 +25,9 @@ PRODUCT = 50
 SMALL = 10**6
 """Products below this size are made whole, whatever they hold."""
 MOST_COLUMNS, MOST_PAIRS = 3_000, 10**8
-"""Of the dense rest, and of the pairs that one elimination adds up: beyond, nobody waits."""
+"""Of a dense rest, and of the pairs that one elimination adds up: beyond, nobody waits."""
+PRODUCTS = 100
+"""Products with a rest that is not dense, of an evaluation."""
 
 
 class Cells(eqx.Module):
@@ -49,7 +52,7 @@ class Step(eqx.Module):
     among_later: tuple[tuple[Update | None, ...], ...]
     """Between every two later factors of which the first is eliminated too; None for itself."""
     among_rest: Update | None
-    """Between columns of the rest; None where a product of all of them is made."""
+    """Between columns of a dense rest; None where a product of all of them is made."""
 
 
 class Elimination(eqx.Module):
@@ -81,6 +84,11 @@ class Elimination(eqx.Module):
         return sum(self.columns[self.first_rest :])
 
     @property
+    def dense(self) -> bool:
+        """Whether the rest is a matrix; a larger one is only multiplied with."""
+        return self.num_rest <= MOST_COLUMNS
+
+    @property
     def offsets(self) -> tuple[int, ...]:
         """The first column of each factor of the rest."""
         return tuple(sum(self.columns[self.first_rest : f]) for f in self.rest)
@@ -102,6 +110,9 @@ class Elimination(eqx.Module):
             step.among_rest.left.size if step.among_rest is not None else 0 for step in self.steps
         )
         cells = sum(c.first.size for step in self.steps for c in step.cells)
+        if not self.dense:
+            cells += sum(c.first.size for c in self.rest_cells)
+            return PRODUCTS * (sum(self.columns) + 2 * cells)
         return sum(self.columns) + cells + pairs + self.num_rest**2 + self.num_rest**3 // PRODUCT
 
 
@@ -159,7 +170,6 @@ def eliminate(
     bare = Elimination(
         order, levels, effects, (_NO_STEP,) * num_steps, _rest_cells(patterns, num_steps, places)
     )
-    _check_size(bare)
     steps = tuple(_step(bare, patterns, e) for e in range(num_steps))
     return eqx.tree_at(lambda made: made.steps, bare, steps), patterns
 
@@ -192,12 +202,14 @@ def _order(
     return (*order, *coupled), len(order)
 
 
-def _check_size(plan: Elimination) -> None:
-    if plan.num_rest > MOST_COLUMNS:
+def check_dense(plan: Elimination) -> None:
+    """Refuse a rest that is not dense, for what needs one."""
+    if not plan.dense:
         raise DataError(
             f"the effects of all factors but the one with most levels are {plan.num_rest:,}, and "
-            f"{MOST_COLUMNS:,} is the most for factors that are crossed: leave the effects of one "
-            "of them out, or make its levels coarser. Nested factors may have any number."
+            f"{MOST_COLUMNS:,} is the most for crossed factors with hidden layers or a response "
+            "that is not Gaussian: leave the effects of one of them out, or make its levels "
+            "coarser. Nested factors may have any number."
         )
 
 
@@ -231,7 +243,7 @@ def _among_rest(
 
     Entries are laid out as :func:`entries` has them.
     """
-    if not plan.num_rest:
+    if not plan.num_rest or not plan.dense:
         return None
     level, column = entries(plan, [patterns[e, f].cells() for f in plan.rest])
     each = np.bincount(level, minlength=plan.levels[e])

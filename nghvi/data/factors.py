@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from nghvi.data.elimination import (
     Elimination,
     Pattern,
+    check_dense,
     eliminate,
     pairs_of,
     with_most_columns,
@@ -190,6 +191,7 @@ class CrossedRows(eqx.Module):
         order = np.asarray(rows.of_factor(first).original_order)
         codes[:, first] = order[codes[:, first]]
         plan, patterns = eliminate(codes, levels, effects)
+        check_dense(plan)
         beside = dataclasses.replace(rows, x=np.column_stack([rows.x, codes])).of_factor(first)
         split = rows.x.shape[1]
         codes = np.asarray(beside.x)[:, split:].astype(np.int32)[:, list(plan.order)]

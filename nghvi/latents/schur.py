@@ -85,6 +85,7 @@ class Reduced(NamedTuple):
 
     eliminated: tuple[Eliminated, ...]
     matrix: Float[Array, "m m"]
+    """Its lower triangle; what is above is never read. Empty where it would be too large."""
     right: Float[Array, " m"]
 
 
@@ -96,35 +97,6 @@ class Conditional(NamedTuple):
     forward: Float[Array, " m"]
 
 
-def log_marginal(
-    reduced: Reduced, square: Scalar, num_rows: float | Scalar, noise_var: Scalar
-) -> Scalar:
-    """log p(y | theta) with all effects integrated out."""
-    total = -0.5 * num_rows * jnp.log(2 * jnp.pi * noise_var) - 0.5 * square / noise_var
-    for each in reduced.eliminated:
-        total += 0.5 * jnp.sum(each.forward**2) - jnp.sum(small.half_log_det(each.root))
-    if not reduced.right.size:
-        return total
-    return total + _log_evidence(reduced.matrix, reduced.right)
-
-
-@jax.custom_jvp
-def _log_evidence(matrix: Float[Array, "m m"], right: Float[Array, " m"]) -> Scalar:
-    """As :func:`nghvi._linalg.small.log_evidence` of one large matrix."""
-    root, forward = _factorise(matrix, right)
-    return 0.5 * jnp.sum(forward**2) - jnp.sum(jnp.log(jnp.diagonal(root)))
-
-
-@_log_evidence.defjvp
-def _log_evidence_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    root, forward = _factorise(*primals)
-    covariance = lapack.inverse(root[None])[0]
-    mean = covariance @ primals[1]
-    value = 0.5 * jnp.sum(forward**2) - jnp.sum(jnp.log(jnp.diagonal(root)))
-    moment = mean[:, None] * mean + covariance
-    return value, jnp.sum(mean * tangents[1]) - 0.5 * jnp.sum(moment * tangents[0])
-
-
 def _factorise(
     matrix: Float[Array, "m m"], right: Float[Array, " m"]
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
@@ -134,7 +106,8 @@ def _factorise(
     exceeds b'M^-1 b.
     """
     corner = 1 + right @ right
-    bordered = jnp.block([[matrix, right[:, None]], [right[None], corner[None, None]]])
+    beside = jnp.zeros_like(right)
+    bordered = jnp.block([[matrix, beside[:, None]], [right[None], corner[None, None]]])
     lower = lapack.cholesky(bordered[None])[0]
     return lower[:-1, :-1], lower[-1, :-1]
 
@@ -143,14 +116,14 @@ def reduce(system: System, plan: Elimination) -> Reduced:
     """Eliminate the factors that can be, one after the other."""
     diagonal, right = list(system.diagonal), list(system.right)
     cells = [list(blocks) for blocks in system.cells]
-    dense = _dense(system, plan)
-    rest_right = _flat([right[f] for f in plan.rest])
+    dense = _dense(system, plan) if plan.dense else jnp.zeros((0, 0))
+    rest_right = flat([right[f] for f in plan.rest])
     done = []
     for e, step in enumerate(plan.steps):
         root = small.cholesky(diagonal[e])
         forward = small.solve_lower(root, right[e])
         coupling = tuple(
-            _solve_cells(root, block, where, plan.levels[e + 1 + i])
+            solve_cells(root, block, where, plan.levels[e + 1 + i])
             for i, (block, where) in enumerate(zip(cells[e], step.cells, strict=True))
         )
         done.append(Eliminated(root, forward, coupling))
@@ -159,14 +132,16 @@ def reduce(system: System, plan: Elimination) -> Reduced:
             mine = coupling[i]
             levels = plan.levels[f]
             own = jnp.einsum("aic,ajc->ijc", mine, mine)
-            diagonal[f] -= _sums(own, where.second, levels)
-            right[f] -= _sums(_times(mine, forward, where.first), where.second, levels)
+            diagonal[f] -= sums(own, where.second, levels)
+            right[f] -= sums(times(mine, forward, where.first), where.second, levels)
             for j, update in enumerate(updates):
                 if update is not None:
                     # Entry 0 of cells is with the factor right after their own.
                     cells[f][j - 1] -= _products(mine, coupling[i + j], update, cells[f][j - 1])
-        if plan.num_rest:
+        if plan.num_rest and plan.dense:
             dense, rest_right = _reduce_rest(plan, step, e, done[-1], dense, rest_right)
+        elif plan.num_rest:
+            rest_right -= flat(onto_rest(plan, e, done[-1], forward))
     return Reduced(tuple(done), dense, rest_right)
 
 
@@ -174,20 +149,28 @@ def _reduce_rest(
     plan: Elimination, step: Step, e: int, own: Eliminated, dense: Array, right: Array
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
     if step.among_rest is None:
-        whole = _whole(plan, e, plan.first_rest, own).reshape(-1, plan.num_rest)
-        return dense - whole.T @ whole, right - whole.T @ own.forward.T.ravel()
-    values, level, column = _entries(plan, e, own)
+        rows = whole(plan, e, plan.first_rest, own).reshape(-1, plan.num_rest)
+        return dense - rows.T @ rows, right - rows.T @ own.forward.T.ravel()
+    values, level, column = entries(plan, e, own)
     m, update = plan.num_rest, step.among_rest
     taken = jax.ops.segment_sum(jnp.sum(values * own.forward[:, level], axis=0), column, m)
     pairs = jnp.sum(values[:, update.left] * values[:, update.right], axis=0)
     summed = jax.ops.segment_sum(pairs, update.target, m * m, indices_are_sorted=True)
-    lower = summed.reshape(m, m)
-    return dense - lower - jnp.tril(lower, -1).T, right - taken
+    return dense - summed.reshape(m, m), right - taken
 
 
-def _entries(
-    plan: Elimination, e: int, own: Eliminated
-) -> tuple[Float[Array, "r n"], Array, Array]:
+def onto_rest(
+    plan: Elimination, e: int, own: Eliminated, vector: Float[Array, "r k"]
+) -> list[Float[Array, "r k"]]:
+    """V' w of factor e, by factors of the rest."""
+    found = []
+    for f in plan.rest:
+        block, where = own.coupling[f - e - 1], plan.steps[e].cells[f - e - 1]
+        found.append(sums(times(block, vector, where.first), where.second, plan.levels[f]))
+    return found
+
+
+def entries(plan: Elimination, e: int, own: Eliminated) -> tuple[Float[Array, "r n"], Array, Array]:
     """V of factor e and the rest, each number with its level and its column.
 
     In the order of :func:`nghvi.data.elimination.entries`.
@@ -201,7 +184,7 @@ def _entries(
     return jnp.concatenate(values, axis=1), jnp.concatenate(level), jnp.concatenate(column)
 
 
-def _whole(plan: Elimination, e: int, first: int, own: Eliminated) -> Float[Array, "k r m"]:
+def whole(plan: Elimination, e: int, first: int, own: Eliminated) -> Float[Array, "k r m"]:
     """V of factor e and all factors from ``first`` on, with zeros where levels do not meet."""
     k, found = plan.levels[e], [jnp.zeros((plan.levels[e], plan.effects[e], 0))]
     for f in range(first, len(plan.order)):
@@ -217,7 +200,7 @@ def _whole(plan: Elimination, e: int, first: int, own: Eliminated) -> Float[Arra
 
 
 def _dense(system: System, plan: Elimination) -> Float[Array, "m m"]:
-    """The part of M that is about the rest."""
+    """The part of M that is about the rest, its lower triangle."""
     matrix = jnp.zeros((plan.num_rest, plan.num_rest))
     for f, offset in zip(plan.rest, plan.offsets, strict=True):
         level = jnp.arange(plan.levels[f])
@@ -225,9 +208,8 @@ def _dense(system: System, plan: Elimination) -> Float[Array, "m m"]:
     starts = dict(zip(plan.rest, plan.offsets, strict=True))
     pairs = zip(pairs_of(plan.rest), system.rest_cells, plan.rest_cells, strict=True)
     for (f, g), block, where in pairs:
-        places = (starts[f], where.first), (starts[g], where.second)
-        matrix = _placed(matrix, block, *places)
-        matrix = _placed(matrix, jnp.swapaxes(block, 0, 1), *places[::-1])
+        places = (starts[g], where.second), (starts[f], where.first)
+        matrix = _placed(matrix, jnp.swapaxes(block, 0, 1), *places)
     return matrix
 
 
@@ -240,48 +222,54 @@ def _placed(
     return matrix.at[rows, columns].set(blocks, unique_indices=True)
 
 
-def _solve_cells(
-    root: Float[Array, "r r k"], blocks: Float[Array, "r s c"], where: Cells, num_later: int
+def solve_cells(
+    root: Float[Array, "r r k"],
+    blocks: Float[Array, "r s c"],
+    where: Cells,
+    num_later: int,
+    *,
+    transpose: bool = False,
 ) -> Float[Array, "r s c"]:
-    """R_k^-1 C_kj; ``num_later``: levels of the later factor."""
+    """R_k^-1 C_kj, or with R_k'; ``num_later``: levels of the later factor."""
     r, s, c = blocks.shape
     k = root.shape[-1]
     if r > small.UNROLL:  # one inverse per level, not one per cell
         half = small.inverse_lower(root)
+        half = jnp.swapaxes(half, 0, 1) if transpose else half
         if c == k * num_later:  # all levels meet: cells are sorted, and nothing has to be gathered
             solved = jnp.einsum("abk,bskj->askj", half, blocks.reshape(r, s, k, num_later))
             return solved.reshape(r, s, c)
         return jnp.einsum("abc,bsc->asc", half[:, :, where.first], blocks)
-    roots = root[:, :, where.first]
-    return jnp.stack([small.solve_lower(roots, column) for column in jnp.moveaxis(blocks, 1, 0)], 1)
+    roots, columns = root[:, :, where.first], jnp.moveaxis(blocks, 1, 0)
+    return jnp.stack([small.solve_lower(roots, x, transpose=transpose) for x in columns], 1)
 
 
-def _times(
+def times(
     blocks: Float[Array, "r s c"], vector: Float[Array, "r k"], level: Array
 ) -> Float[Array, "s c"]:
     """V' w of every cell."""
     return jnp.einsum("asc,ac->sc", blocks, vector[:, level])
 
 
-def _sums(values: Float[Array, "*r c"], level: Array, number: int) -> Float[Array, "*r k"]:
+def sums(values: Float[Array, "*r c"], level: Array, number: int) -> Float[Array, "*r k"]:
     """Sums over the cells of every level."""
     return jnp.moveaxis(jax.ops.segment_sum(jnp.moveaxis(values, -1, 0), level, number), 0, -1)
 
 
 def _products(left: Array, right: Array, update: Update, like: Array) -> Array:
     products = jnp.einsum("aic,ajc->ijc", left[..., update.left], right[..., update.right])
-    return _sums(products, update.target, like.shape[-1])
+    return sums(products, update.target, like.shape[-1])
 
 
-def _flat(vectors: list[Float[Array, "r k"]]) -> Float[Array, " m"]:
+def flat(vectors: list[Float[Array, "r k"]]) -> Float[Array, " m"]:
     """Level by level, the effects of a level together."""
     return jnp.concatenate([vector.T.ravel() for vector in vectors] or [jnp.zeros(0)])
 
 
-def _by_factor(flat: Float[Array, " m"], plan: Elimination) -> list[Float[Array, "r k"]]:
-    """The inverse of :func:`_flat` for the rest."""
+def by_factor(vector: Float[Array, " m"], plan: Elimination) -> list[Float[Array, "r k"]]:
+    """The inverse of :func:`flat` for the rest."""
     return [
-        flat[offset : offset + plan.columns[f]].reshape(-1, plan.effects[f]).T
+        vector[offset : offset + plan.columns[f]].reshape(-1, plan.effects[f]).T
         for f, offset in zip(plan.rest, plan.offsets, strict=True)
     ]
 
@@ -299,11 +287,24 @@ def backwards(
     if plan.num_rest:
         right = conditional.forward + rest
         solved = solve_triangular(conditional.root, right, trans=1, lower=True)
-        found = _by_factor(solved, plan)
+        found = by_factor(solved, plan)
+    eliminated = conditional.eliminated
+    moved = [own.forward + e for own, e in zip(eliminated, noise, strict=True)]
+    return substituted(eliminated, plan, moved, found)
+
+
+def substituted(
+    eliminated: tuple[Eliminated, ...],
+    plan: Elimination,
+    right: list[Float[Array, "r k"]],
+    rest: list[Float[Array, "r k"]],
+) -> tuple[Float[Array, "r k"], ...]:
+    """R_k^-T (right_k - sum_j V_kj u_j), given the effects u of the rest."""
+    found = list(rest)
     for e in reversed(range(len(plan.steps))):
-        own = conditional.eliminated[e]
-        right = own.forward + noise[e] - coupled(own, plan.steps[e], found)
-        found = [small.solve_lower(own.root, right, transpose=True), *found]
+        own = eliminated[e]
+        moved = right[e] - coupled(own, plan.steps[e], found)
+        found = [small.solve_lower(own.root, moved, transpose=True), *found]
     return tuple(found)
 
 
@@ -312,7 +313,7 @@ def coupled(own: Eliminated, step: Step, later: list[Array]) -> Float[Array, "r 
     total = jnp.zeros_like(own.forward)
     for block, where, effects in zip(own.coupling, step.cells, later, strict=True):
         products = jnp.einsum("asc,sc->ac", block, effects[:, where.second])
-        total += _sums(products, where.first, total.shape[-1])
+        total += sums(products, where.first, total.shape[-1])
     return total
 
 
@@ -333,40 +334,6 @@ def sample(
     ]
     rest = sign * flat_normal(keys[0], conditional.forward.shape)
     return backwards(conditional, plan, noise, rest)
-
-
-def log_density(
-    conditional: Conditional, plan: Elimination, effects: tuple[Float[Array, "r k"], ...]
-) -> Scalar:
-    """log p(u | theta, y) of all whitened effects."""
-    noise, log_det = [], jnp.zeros(())
-    for e, own in enumerate(conditional.eliminated):
-        others = coupled(own, plan.steps[e], list(effects[e + 1 :]))
-        noise.append(jnp.einsum("jik,jk->ik", own.root, effects[e]) + others - own.forward)
-        log_det += jnp.sum(small.half_log_det(own.root))
-    rest = _flat(list(effects[plan.first_rest :]))
-    if plan.num_rest:
-        noise.append(conditional.root.T @ rest - conditional.forward)
-        log_det += jnp.sum(jnp.log(jnp.diagonal(conditional.root)))
-    size = sum(each.size for each in noise)
-    squares = sum(jnp.sum(each**2) for each in noise)
-    return log_det - 0.5 * squares - 0.5 * size * jnp.log(2 * jnp.pi)
-
-
-def level_covariances(system: System, plan: Elimination) -> tuple[Float[Array, "r r k"], ...]:
-    """Conditional covariance of every level's whitened effects.
-
-    Minus two times the derivative of ``-log|M| / 2`` by M's diagonal blocks: no more than those
-    blocks of the inverse, and what belongs to cells, is ever computed.
-    """
-
-    def evidence(diagonal: tuple[Array, ...]) -> Scalar:
-        right = tuple(map(jnp.zeros_like, system.right))
-        reduced = reduce(system._replace(diagonal=diagonal, right=right), plan)
-        return log_marginal(reduced, jnp.zeros(()), 0.0, jnp.ones(()))
-
-    # A factorisation reads one triangle, so that the derivative may be found in either.
-    return tuple(-(d + jnp.swapaxes(d, 0, 1)) for d in jax.grad(evidence)(system.diagonal))
 
 
 class Covariance(NamedTuple):
@@ -403,10 +370,10 @@ def _through(
 ) -> tuple[Float[Array, "r r k"], Float[Array, "kr m"]]:
     """D_k^-1 and R_k^-T V_k of all levels: how later effects move those of factor e."""
     own = conditional.eliminated[e]
-    whole = _whole(plan, e, e + 1, own)
+    coupling = whole(plan, e, e + 1, own)
     half = small.inverse_lower(own.root)
-    down = jnp.einsum("aik,kam->kim", half, whole)
-    return small.inverse(own.root), down.reshape(plan.columns[e], -1 if whole.size else 0)
+    down = jnp.einsum("aik,kam->kim", half, coupling)
+    return small.inverse(own.root), down.reshape(plan.columns[e], -1 if coupling.size else 0)
 
 
 def _block_diagonal(blocks: Float[Array, "r r k"]) -> Float[Array, "kr kr"]:

@@ -25,13 +25,17 @@ from nghvi._typing import Data, Key, Scalar
 from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.elimination import Elimination
 from nghvi.data.factors import CrossedStatistics, Sums
-from nghvi.latents import conjugate, schur
+from nghvi.latents import conjugate, krylov, schur
+from nghvi.latents import selected_inverse as inverse
 from nghvi.models import scales
 from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel, MixedParams
 from nghvi.networks import Skip
 from nghvi.priors import EffectsPrior
 
+PROBES, MORE, FRESH = 4, 4, 16
+"""Of a rest that is not dense: to begin with, how many times as many a refinement takes, and how
+many tell the level of the marginal in the end."""
 LARGEST_COVARIANCE = 500_000
 """Covariances of effects beyond which predictions draw them instead."""
 
@@ -205,9 +209,11 @@ class SeveralFactors(WithFactors):
     """Gaussian response: all effects integrate out exactly.
 
     ``spread``: theta holds the coefficients as distances from a fit in units of :class:`Spread`.
+    ``num_probes``: random signs that estimate a determinant which is too large; 0 where none is.
     """
 
     spread: Spread | None = None
+    num_probes: int = eqx.field(static=True, default=0)
 
     def suited(self, data: Summed) -> "SeveralFactors":
         if isinstance(data, CrossedPanel):
@@ -223,7 +229,12 @@ class SeveralFactors(WithFactors):
             jnp.maximum(jnp.diagonal(first.gram_total)[fixed], 1e-100),
             jnp.repeat(jnp.array(levels, float), np.array(self.effects)),
         )
-        return dataclasses.replace(self, effects_unit=jnp.concatenate(units), spread=spread)
+        return dataclasses.replace(
+            self,
+            effects_unit=jnp.concatenate(units),
+            spread=spread,
+            num_probes=0 if data.plan.dense else PROBES,
+        )
 
     def coef(self, params: MixedParams) -> Float[Array, " q"]:
         if self.spread is None:
@@ -264,7 +275,14 @@ class SeveralFactors(WithFactors):
         return drawn._replace(coef=distance / jax.vmap(self._coef_sd)(drawn))
 
     def evaluation_size(self, data: Summed) -> int:
-        return data.plan.size + data.rows_read * self.trunk.num_features
+        rows = data.rows_read * self.trunk.num_features
+        return rows + data.plan.size * max(self.num_probes, 1)
+
+    def is_drawn(self, data: Summed) -> bool:
+        return not data.plan.dense
+
+    def refined(self) -> "SeveralFactors":
+        return dataclasses.replace(self, num_probes=MORE * self.num_probes)
 
     def sums(self, params: MixedParams, data: Summed) -> Sums:
         """Of all rows at these parameters, in the order of elimination."""
@@ -288,43 +306,60 @@ class SeveralFactors(WithFactors):
         """Exact conditional of the whitened effects of all factors."""
         return schur.condition(schur.reduce(self.system(params, data), data.plan))
 
+    def _probes(self, plan: Elimination) -> Float[Array, "s m"]:
+        return krylov.common_signs(self.num_probes, plan.num_rest)
+
     def log_marginal(self, params: MixedParams, data: Summed) -> Scalar:
-        sums = self.sums(params, data)
-        reduced = schur.reduce(self._whitened(sums, params, data.plan), data.plan)
-        noise_var = jnp.exp(params.dispersion[0])
-        fit = schur.log_marginal(reduced, sums.square, sums.num_rows, noise_var)
-        return fit + self.log_prior(params)
+        sums, plan = self.sums(params, data), data.plan
+        system, noise_var = self._whitened(sums, params, plan), jnp.exp(params.dispersion[0])
+        effects = inverse.log_evidence(system, plan, self._probes(plan))
+        noise = inverse.log_noise(sums.square, sums.num_rows, noise_var)
+        return noise + effects + self.log_prior(params)
+
+    def log_marginal_afresh(
+        self, key: Key, params: MixedParams, data: Summed
+    ) -> tuple[Scalar, Scalar]:
+        sums, plan = self.sums(params, data), data.plan
+        system, noise_var = self._whitened(sums, params, plan), jnp.exp(params.dispersion[0])
+        effects = inverse.solved(system, plan, krylov.signs(key, FRESH, plan.num_rest))
+        noise = inverse.log_noise(sums.square, sums.num_rows, noise_var)
+        return noise + effects.log_evidence + self.log_prior(params), effects.error
 
     def log_joint(self, params: MixedParams, latents: Effects, data: Summed) -> Scalar:
         return self.log_marginal(params, data) + self.log_conditional(params, latents, data)
 
     def log_conditional(self, params: MixedParams, latents: Effects, data: Summed) -> Scalar:
-        lower = self.precision_factors(params)
+        lower, plan = self.precision_factors(params), data.plan
         whitened = [(effects @ root).T for effects, root in zip(latents, lower, strict=True)]
-        in_order = tuple(whitened[f] for f in data.plan.order)
+        in_order = tuple(whitened[f] for f in plan.order)
         log_dets = (
             len(effects) * jnp.sum(jnp.log(jnp.diagonal(root)))
             for effects, root in zip(latents, lower, strict=True)
         )
-        conditional = self.joint_conditional(params, data)
-        return schur.log_density(conditional, data.plan, in_order) + sum(log_dets)
+        density = inverse.log_density(self.system(params, data), plan, self._probes(plan), in_order)
+        return density + sum(log_dets)
 
     def draw_effects(
         self, key: Key, params: MixedParams, data: Summed, sign: float | Scalar = 1.0
     ) -> Effects:
         """``sign``: of the draw's deviation from the mean; a pair of both has no error there."""
-        conditional = self.joint_conditional(params, data)
-        return self.coloured(schur.sample(key, conditional, data.plan, sign), params, data.plan)
+        system, plan = self.system(params, data), data.plan
+        reduced = schur.reduce(system, plan)
+        if plan.dense:
+            drawn = schur.sample(key, schur.condition(reduced), plan, sign)
+        else:
+            drawn = krylov.draw(key, krylov.rest_of(system, reduced, plan), plan, sign)
+        return self.coloured(drawn, params, plan)
 
     def draws_for(self, data: Summed) -> bool:
         """Whether predictions draw effects, since the covariances of all levels are too many."""
         first, *others = data.plan.columns
-        return max(first, sum(others)) * sum(others) > LARGEST_COVARIANCE
+        return not data.plan.dense or max(first, sum(others)) * sum(others) > LARGEST_COVARIANCE
 
     def moments_by_factor(
         self, key: Key, params: MixedParams, data: Summed
     ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
-        system = self.system(params, data)
-        means = schur.mean(schur.condition(schur.reduce(system, data.plan)), data.plan)
-        covariances = schur.level_covariances(system, data.plan)
-        return self.coloured_moments(means, covariances, params, data.plan)
+        plan = data.plan
+        probes = krylov.signs(key, self.num_probes, plan.num_rest)
+        found = inverse.solved(self.system(params, data), plan, probes)
+        return self.coloured_moments(found.mean, found.covariance.diagonal, params, plan)

@@ -29,6 +29,9 @@ from nghvi.models.mixed import MixedModel, MixedParams, prepare
 from nghvi.networks import Identity
 from nghvi.posterior.effects import average_moments, effects_of
 
+FEW = 100
+"""Draws of theta that are averaged over where each takes long."""
+
 
 class GroupingFactor(NamedTuple):
     """Names of what one of several grouping factors has."""
@@ -242,8 +245,8 @@ class MixedPosterior(NamedTuple):
         Averages each draw's exact conditional moments where they are known: no sampling noise
         but that of theta.
         """
-        number = min(most, self._affordable())
-        theta = self.inference.pool.resample(number, np.random.default_rng(0))
+        number, pool, rng = self._affordable(), self.inference.pool, np.random.default_rng(0)
+        theta = pool.resample(min(most, number), rng) if number > FEW else pool.few(FEW, rng)
         keys = jax.random.split(jax.random.key(0), len(theta))
         settings = keys, jax.device_put(theta), self._effects_maps()
 
@@ -266,7 +269,7 @@ class MixedPosterior(NamedTuple):
 
     def _affordable(self) -> int:
         size = sum(self.model.evaluation_size(part) for part in self.parts)
-        return max(100, int(4e8 // (size + 1)))
+        return max(FEW, int(4e8 // (size + 1)))
 
 
 @program

@@ -28,6 +28,10 @@ ENOUGH = 1500
 """Effective draws with which no further round is made: means are known to 0.026 posterior sd."""
 
 
+EVEN = 32
+"""Evenly spread draws that tell a mean as well as hundreds of independent ones."""
+
+
 class Pool(NamedTuple):
     """Weighted draws of theta that stand for its posterior."""
 
@@ -65,6 +69,14 @@ class Pool(NamedTuple):
         theta = np.concatenate([pool.theta for pool in pools])
         weight = np.concatenate([s * pool.weight for s, pool in zip(share, pools, strict=True)])
         return best._replace(theta=theta, weight=weight)
+
+    def few(self, most: int, rng: np.random.Generator) -> Float[np.ndarray, "s m"]:
+        """Equally weighted draws, at most so many, for what takes seconds per draw.
+
+        The first points of a Sobol sequence are spread evenly themselves.
+        """
+        number = most if self.corrected else min(most, EVEN)
+        return self.resample(number, rng) if self.corrected else self.theta[:number]
 
     def resample(self, draws: int, rng: np.random.Generator) -> Float[np.ndarray, "s m"]:
         """Equally weighted draws, by systematic resampling in random order."""

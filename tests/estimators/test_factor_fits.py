@@ -11,6 +11,7 @@ from nghvi import interpret, plots
 from nghvi._core.errors import DataWarning
 from nghvi._programs import forget_programs
 from nghvi.cli import main
+from nghvi.data import elimination
 from nghvi.estimators.factor_checks import Term, check_design
 
 FORMULA = "y ~ x + (1 + x | firm) + (1 | month)"
@@ -105,6 +106,26 @@ def test_effects_drawn_in_pairs_predict_the_same(fitted, rows, monkeypatch):
     forget_programs()
     np.testing.assert_allclose(drawn[0], exact[0], atol=0.1 * exact[1].min())
     np.testing.assert_allclose(drawn[1], exact[1], rtol=0.15)
+
+
+def answers(estimator):
+    new = pd.DataFrame({"firm": [100, 100, 999], "month": ["m2", "new", "m2"]})
+    effects = [estimator.group_effects(factor) for factor in ("firm", "month")]
+    yield estimator.summary()["mean"], estimator.summary()["sd"]
+    yield from ((each["intercept_mean"], each["intercept_sd"]) for each in effects)
+    yield estimator.predict(new, return_std=True)
+
+
+def test_a_fit_without_a_dense_matrix_says_the_same(intercepts, rows, monkeypatch):
+    expected = list(answers(intercepts))
+    monkeypatch.setattr(elimination, "MOST_COLUMNS", 4)
+    large = nghvi.mixed("y ~ 1 + (1 | firm) + (1 | month)", rows)
+    assert large.status_ == "converged"
+    assert large.elbo_se_ > intercepts.elbo_se_
+    assert abs(large.elbo_ - intercepts.elbo_) < 4 * large.elbo_se_ + 0.05
+    for (mean, sd), (other, other_sd) in zip(answers(large), expected, strict=True):
+        assert np.all(np.abs(mean - other) < 0.15 * other_sd)
+        np.testing.assert_allclose(sd, other_sd, rtol=0.15)
 
 
 def test_effects_of_a_factor(fitted, rows):

@@ -11,9 +11,10 @@ from nghvi._core.errors import DataError
 from nghvi._linalg import small
 from nghvi.data import elimination
 from nghvi.data.factors import CrossedStatistics, FactorRows
-from nghvi.latents import schur
+from nghvi.latents import krylov, schur, selected_inverse
 
 NOISE = 0.7
+NO_PROBES = jnp.zeros((0, 0))
 
 
 def crossed(rng):
@@ -131,10 +132,44 @@ def test_log_marginal_is_the_dense_one(name, weighted):
     dense = example.z @ example.prior @ example.z.T + NOISE * np.eye(len(example.error))
     expected = multivariate_normal(np.zeros(len(dense)), dense).logpdf(example.error)
     square = example.sums.square
-    reduced = schur.reduce(example.system, example.data.plan)
-    found = schur.log_marginal(reduced, square, example.data.num_rows, jnp.asarray(NOISE))
+    found = selected_inverse.log_noise(square, example.data.num_rows, jnp.asarray(NOISE))
+    found += selected_inverse.log_evidence(example.system, example.data.plan, NO_PROBES)
     assert len(example.data.plan.steps) == example.num_steps
     np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+ORDERS = [(name, 1) for name in CASES] + [("slopes of both", 2), ("nested and crossed", 2)]
+
+
+@pytest.mark.parametrize(("name", "order"), ORDERS)
+def test_derivatives_are_those_of_the_dense_log_marginal(name, order):
+    example = Example(name)
+    plan, sums = example.data.plan, example.sums
+
+    def blockwise(noise, lower):
+        by_step = tuple(lower[f] for f in plan.order)
+        blocks = (sums.gram, sums.cells, sums.rest_cells, sums.cross)
+        system = schur.System.whiten(*blocks, noise, by_step, plan)
+        alone = selected_inverse.log_noise(sums.square, example.data.num_rows, noise)
+        return alone + selected_inverse.log_evidence(system, plan, NO_PROBES)
+
+    def dense(noise, lower):
+        pairs = zip(example.rows.num_levels, lower, strict=True)
+        priors = [jnp.kron(jnp.eye(k), jnp.linalg.inv(each @ each.T)) for k, each in pairs]
+        prior = jax.scipy.linalg.block_diag(*priors)
+        covariance = example.z @ prior @ example.z.T + noise * jnp.eye(len(example.error))
+        zero = jnp.zeros(len(example.error))
+        return jax.scipy.stats.multivariate_normal.logpdf(example.error, zero, covariance)
+
+    at = jnp.asarray(NOISE), list(map(jnp.asarray, example.lower))
+    found, expected = (jax.grad(of, argnums=(0, 1)) for of in (blockwise, dense))
+    if order == 2:  # along one direction
+        along = jnp.ones(()), [jnp.tril(jnp.ones_like(each)) for each in at[1]]
+        found, expected = (lambda *x, of=of: jax.jvp(of, x, along)[1] for of in (found, expected))
+    pairs = zip(*(jax.tree.leaves(jax.jit(of)(*at)) for of in (found, expected)), strict=True)
+    for one, other in pairs:
+        lower = map(np.tril, map(np.atleast_2d, (one, other)))
+        np.testing.assert_allclose(*lower, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -142,7 +177,7 @@ def test_moments_are_the_dense_ones(name):
     example = Example(name)
     conditional, plan = example.conditional(), example.data.plan
     np.testing.assert_allclose(example.flat(schur.mean(conditional, plan)), example.mean, atol=1e-9)
-    by_level = schur.level_covariances(example.system, plan)
+    by_level = selected_inverse.selected_inverse(conditional, plan).diagonal
     own = schur.covariance(conditional, plan)
     np.testing.assert_allclose(np.moveaxis(own.own, 0, -1), by_level[0], atol=1e-9)
     at = 0
@@ -179,7 +214,7 @@ def test_draws_have_the_dense_covariance(name):
         for levels, lower in zip(example.rows.num_levels, example.lower, strict=True)
     )
     expected = multivariate_normal(example.mean, example.covariance).logpdf(example.flat(draw))
-    found = schur.log_density(conditional, plan, draw) + log_det
+    found = selected_inverse.log_density(example.system, plan, NO_PROBES, draw) + log_det
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
@@ -218,6 +253,7 @@ def test_sums_of_pairs_and_products_are_the_same(monkeypatch, pairs):
     example = Example("slopes of both")
     assert (example.data.plan.steps[0].among_rest is not None) == pairs
     test_moments_are_the_dense_ones("slopes of both")
+    test_derivatives_are_those_of_the_dense_log_marginal("slopes of both", 1)
     test_log_marginal_is_the_dense_one("slopes of both", False)
 
 
@@ -229,5 +265,94 @@ def test_nested_factors_leave_no_dense_matrix():
     assert plan.num_rest == 0
     assert plan.order == (2, 1, 0)
     shuffled = np.column_stack([rng.permutation(finest) % 4_000, rng.permutation(finest) % 4_000])
+    plan, _ = elimination.eliminate(shuffled, (4_000, 4_000), (1, 1))
+    assert not plan.dense
     with pytest.raises(DataError, match="3,000 is the most"):
-        elimination.eliminate(shuffled, (4_000, 4_000), (1, 1))
+        elimination.check_dense(plan)
+
+
+def all_directions(plan):
+    """Probes z with a mean of z z' that is the identity, so that no estimate has an error."""
+    return np.sqrt(plan.num_rest) * jnp.eye(plan.num_rest)
+
+
+LARGE = [name for name in CASES if name != "nested"]
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_rest_that_is_not_formed_gives_what_a_dense_one_gives(name, monkeypatch):
+    example = Example(name)
+    plan, system = example.data.plan, example.system
+    both = jax.jit(jax.value_and_grad(selected_inverse.log_evidence, allow_int=True))
+    value, slope = both(system, plan, NO_PROBES)
+    dense = selected_inverse.solved(system, plan, NO_PROBES)
+    density = selected_inverse.log_density(system, plan, NO_PROBES, dense.mean)
+    monkeypatch.setattr(elimination, "MOST_COLUMNS", 0)
+    plan, probes = Example(name).data.plan, all_directions(plan)
+    assert not plan.dense
+    jax.clear_caches()  # the property is not among what a compiled program is found by
+    found, found_slope = both(system, plan, probes)
+    np.testing.assert_allclose(found, value, rtol=1e-9)
+    large = selected_inverse.solved(system, plan, probes)
+    expected = jax.tree.leaves((slope, dense.mean, dense.covariance))
+    for one, other in zip(
+        jax.tree.leaves((found_slope, large.mean, large.covariance)), expected, strict=True
+    ):
+        symmetric = np.ndim(one) == 3 and one.shape[0] == one.shape[1]
+        if symmetric and one.shape == other.shape:
+            one, other = (0.5 * (x + np.swapaxes(x, 0, 1)) for x in (one, other))
+        np.testing.assert_allclose(one, other, atol=1e-8)
+    found = selected_inverse.log_density(system, plan, probes, dense.mean)
+    np.testing.assert_allclose(found, density, rtol=1e-9)
+
+
+def test_random_signs_know_their_error(monkeypatch):
+    # 64 probes: |z| < 4 has a false-alarm rate of about 2e-4.
+    example = Example("slopes of both")
+    exact = selected_inverse.solved(example.system, example.data.plan, NO_PROBES)
+    monkeypatch.setattr(elimination, "MOST_COLUMNS", 0)
+    plan = Example("slopes of both").data.plan
+    signs = krylov.signs(jax.random.key(2), 64, plan.num_rest)
+    found = selected_inverse.solved(example.system, plan, signs)
+    assert 0 < found.error < 0.2
+    assert abs(found.log_evidence - exact.log_evidence) < 4 * found.error
+
+
+@pytest.mark.parametrize("name", ["slopes of both", "nested and crossed"])
+def test_draws_without_a_dense_rest_have_the_conditional_distribution(name, monkeypatch):
+    example = Example(name)
+    monkeypatch.setattr(elimination, "MOST_COLUMNS", 0)
+    plan, system = Example(name).data.plan, example.system
+    rest = krylov.rest_of(system, schur.reduce(system, plan), plan)
+
+    @jax.jit
+    def deviations(key):
+        pair = [krylov.draw(key, rest, plan, sign) for sign in (1.0, -1.0)]
+        middle = tuple(0.5 * (a + b) for a, b in zip(*pair, strict=True))
+        return middle, tuple(a - b for a, b in zip(pair[0], middle, strict=True))
+
+    middle, _ = deviations(jax.random.key(0))
+    np.testing.assert_allclose(example.flat(middle), example.mean, atol=1e-7)
+    # (u - m)'M(u - m) of 500 draws is chi square: a mean 4.5 sds off has a chance of 1e-5.
+    keys = jax.random.split(jax.random.key(1), 500)
+    squares = jax.lax.map(
+        lambda key: selected_inverse.quadratic(system, plan, deviations(key)[1]), keys
+    )
+    size = sum(plan.columns)
+    assert abs(squares.mean() - size) < 4.5 * np.sqrt(2 * size / 500)
+
+
+def test_functions_of_a_matrix_by_lanczos():
+    rng = np.random.default_rng(5)
+    half = rng.standard_normal((40, 60))
+    matrix, start = half @ half.T / 40 + 0.1 * np.eye(40), rng.standard_normal(40)
+    values, vectors = np.linalg.eigh(matrix)
+    found = krylov.lanczos(lambda v: jnp.asarray(matrix) @ v, jnp.asarray(start))
+    assert found.found
+    for ours, theirs in ((jnp.reciprocal, np.reciprocal), (jnp.log, np.log)):
+        expected = vectors @ (theirs(values) * (vectors.T @ start))
+        np.testing.assert_allclose(found.times(ours), expected, rtol=1e-6)
+        np.testing.assert_allclose(found.quadratic(ours), start @ expected, rtol=1e-9)
+    nothing = krylov.lanczos(lambda v: jnp.asarray(matrix) @ v, jnp.zeros(40))
+    assert nothing.found
+    np.testing.assert_array_equal(nothing.times(jnp.reciprocal), 0)
