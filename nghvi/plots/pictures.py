@@ -33,7 +33,9 @@ def grid_or_new(ax: Any, number: int, columns: int) -> np.ndarray:
     if ax is not None:
         given = np.atleast_1d(np.asarray(ax, dtype=object))
         if given.size < number:
-            raise InputError(f"ax holds {given.size} axes, the picture has {number} panels.")
+            raise InputError(
+                f"ax holds {given.size} axes, the picture has {number} panels: pass as many axes."
+            )
         return given
     columns = min(columns, number)
     rows = -(-number // columns)

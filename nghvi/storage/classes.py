@@ -191,7 +191,7 @@ HIGHER = {
 
 
 def register(cls: Class) -> Class:
-    """Allow instances of an own class (a trunk, a response, an estimator) in model files.
+    """Allow instances of a class of your own (a trunk, a response, an estimator) in model files.
 
     Call it, or use it as a decorator, in the process that saves and in the one that loads. The
     class is known by its name; its instances must be told by their fields: an equinox module, a

@@ -98,7 +98,9 @@ class _Encoder:
 
     def _described(self, value: Any, place: str) -> Json:
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
-            raise StorageError(f"{place}: arrays of {value.dtype} cannot be saved.")
+            raise StorageError(
+                f"{place}: arrays of {value.dtype} cannot be saved; convert it to numbers or text."
+            )
         array = np.asarray(value)
         if array.dtype.kind == "O" or array.dtype == TEXT:
             listed = self._each(array.ravel().tolist(), place)
@@ -122,7 +124,10 @@ class _Encoder:
         text = [c for c in frame.columns if isinstance(frame[c].dtype, pd.StringDtype)]
         plain = all(isinstance(d, np.dtype | pd.StringDtype) for d in frame.dtypes)
         if isinstance(frame.index, pd.MultiIndex) or not (plain and frame.columns.is_unique):
-            raise StorageError(f"{place}: a table with such an index or columns cannot be saved.")
+            raise StorageError(
+                f"{place}: a table with such an index or columns cannot be saved; reset its index "
+                "and name its columns by text."
+            )
         counted = frame.index.equals(pd.RangeIndex(len(frame)))
         index = None if counted else frame.index.to_numpy()
         return {
@@ -206,12 +211,12 @@ def _refusal(value: Any, place: str) -> str:
         kind = repr(value)
     if callable(value) or hasattr(value, "__dict__"):
         return (
-            f"{place}: {kind} cannot be saved. A model with an own trunk (or any other own class) "
-            "can be saved only if its class is registered by nghvi.storage.register(cls), in the "
-            "process that saves and in the one that loads; functions cannot be saved at all: "
+            f"{place}: {kind} cannot be saved. A model with a trunk (or any other class) of your "
+            "own can be saved only if its class is registered by nghvi.storage.register(cls), in "
+            "the process that saves and in the one that loads; functions cannot be saved at all: "
             "put the code into the class."
         )
-    return f"{place}: a value of type {kind} cannot be saved."
+    return f"{place}: a value of type {kind} cannot be saved; use numbers, text, lists or dicts."
 
 
 PLAIN = frozenset(

@@ -63,7 +63,10 @@ def write(path: str | os.PathLike, model: Any, arrays: dict[str, np.ndarray]) ->
         with replaced(place) as file:
             _write_zip(file, {DESCRIPTION: description, ARRAYS: tensors})
     except OSError as error:
-        raise StorageError(f"{path}: the file cannot be written ({error}).") from error
+        raise StorageError(
+            f"{path}: the file cannot be written ({error}); free some space or choose another "
+            "place."
+        ) from error
 
 
 def read(path: str | os.PathLike) -> Stored:
@@ -104,7 +107,9 @@ def _members(path: str | os.PathLike) -> dict[str, bytes]:
     except FileNotFoundError:
         raise StorageError(f"{path}: there is no such file; check the path.") from None
     except (IsADirectoryError, PermissionError) as error:
-        raise StorageError(f"{path}: the file cannot be opened ({error.strerror}).") from error
+        raise StorageError(
+            f"{path}: the file cannot be opened ({error.strerror}); check its permissions."
+        ) from error
     except StorageError:
         raise
     except UNREADABLE as error:
@@ -115,7 +120,10 @@ def _check_members(path: str | os.PathLike, archive: zipfile.ZipFile) -> None:
     entries = archive.infolist()
     names = [entry.filename for entry in entries]
     if DESCRIPTION not in names:
-        raise DamagedError(f"{path}: this zip is not a model file, it has no {DESCRIPTION}.")
+        raise DamagedError(
+            f"{path}: this zip is not a model file (it has no {DESCRIPTION}); give one that was "
+            "written by save."
+        )
     if sorted(names) != sorted([DESCRIPTION, ARRAYS]):
         raise DamagedError(
             f"{path}: a model file holds {DESCRIPTION} and {ARRAYS} and nothing else, not {names}; "
@@ -136,7 +144,9 @@ def _description(path: str | os.PathLike, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"{DESCRIPTION} is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DamagedError(f"{path}: this is not a model file of nghvi.")
+        raise DamagedError(
+            f"{path}: this is not a model file of nghvi; give one that was written by save."
+        )
     version = content.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise StorageError(

@@ -142,7 +142,7 @@ def test_what_cannot_be_saved_is_refused_by_place(value):
 
 
 def test_own_classes_are_registered():
-    with pytest.raises(StorageError, match=r"own trunk.*nghvi\.storage\.register"):
+    with pytest.raises(StorageError, match=r"a trunk .* of your own .*nghvi\.storage\.register"):
         encode(OwnTrunk(3))
     try:
         assert register(OwnTrunk) is OwnTrunk
