@@ -64,7 +64,7 @@ class Posterior:
     def latent_summary(
         self, level: float = LEVEL, draws: int = DRAWS, seed: int = 0, *, moves: int = MOVES
     ) -> Summary:
-        """The same of every latent variable, from so many draws."""
+        """Posterior mean, sd, median and central interval of every latent variable, from draws."""
         found = named_leaves(self.latent_draws(draws, seed, moves=moves), "latents")
         return described(_entries(found), _equal(draws), level).rename_axis("latent")
 

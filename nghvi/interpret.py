@@ -269,7 +269,7 @@ class _Raw(NamedTuple):
 
 
 def _raw(estimator: MixedEstimator) -> _Raw:
-    """Of a model that has a formula."""
+    """What the formula of a model read, with typical values of its columns."""
     reader = estimator.reader_
     quantiles, commonest = reader.raw_quantiles, reader.commonest
     return _Raw(cast(Design, reader.design), cast(pd.DataFrame, quantiles), cast(dict, commonest))

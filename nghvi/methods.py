@@ -55,11 +55,11 @@ class GradientMethod(abc.ABC):
     @property
     @abc.abstractmethod
     def direction(self) -> Direction:
-        """Where a step goes."""
+        """The direction of a step."""
 
     @property
     def step_rule(self) -> optax.GradientTransformation:
-        """How far it goes."""
+        """How far a step goes along its direction."""
         return published_rule(self.momentum, self.learning_rate, self.decay, self.epsilon)
 
 
@@ -107,7 +107,7 @@ class NaturalGradient(GradientMethod):
 
     @property
     def step_rule(self) -> optax.GradientTransformation:
-        """How far it goes, once it is no longer than ``clip``."""
+        """How far a step goes along its direction, which is first shortened to ``clip``."""
         longest = "normalise" if self.clip is None else self.clip
         return published_rule(
             self.momentum, self.learning_rate, self.decay, self.epsilon, longest=longest
@@ -126,11 +126,11 @@ PUBLISHED: dict[str, GradientMethod] = {
 
 
 Method = str | GradientMethod
-"""As settings hold it."""
+"""A method as settings hold it: a name, or an object with constants of your own."""
 
 
 def published(method: Any) -> GradientMethod | None:
-    """The object that a method is, or that its name means; None of other methods."""
+    """The published rule that a method is or that its name means; None for other methods."""
     if isinstance(method, GradientMethod):
         return method
     return PUBLISHED.get(method) if isinstance(method, str) else None

@@ -54,7 +54,7 @@ def legend_above(ax: Axes, **settings: Any) -> None:
 
 
 def line_colour() -> str:
-    """Of reference lines: that of the frame, which a style may have changed."""
+    """The colour of reference lines: that of the frame, which a style may have changed."""
     return plt.rcParams["axes.edgecolor"]
 
 

@@ -55,7 +55,7 @@ class EffectsAtRows(eqx.Module):
 
     @property
     def priors(self) -> tuple[EffectsPrior, ...]:
-        """Of every factor's Omega."""
+        """The prior of the effects' covariance Omega, one per factor."""
         return (self.model.effects_prior,)
 
     def num_known(self, parts: tuple[Data, ...]) -> Int[np.ndarray, "..."]:
@@ -63,11 +63,11 @@ class EffectsAtRows(eqx.Module):
         return np.array(sum(part.num_groups for part in parts))
 
     def in_pairs(self, data: Data) -> bool:
-        """Whether draws for averages shall come in pairs of opposite deviations."""
+        """Whether draws that are averaged should come in pairs of opposite deviations."""
         return False
 
     def precision_factors(self, params: MixedParams) -> tuple[Float[Array, "r r"], ...]:
-        """Of every factor."""
+        """The Cholesky factor of the effects' precision, one per factor."""
         return (self.model.precision_factor(params),)
 
     def labelled(self, data: Data, tables: Effects) -> Effects:
@@ -79,7 +79,7 @@ class EffectsAtRows(eqx.Module):
         return self.labelled(data, (self.model.draw_effects(key, params, data),))
 
     def draw_all(self, key: Key, params: MixedParams, parts: tuple[Data, ...]) -> Effects:
-        """The same of all known levels."""
+        """A draw of the effects of all known levels, those that were added later included."""
         keys = jax.random.split(key, len(parts))
         drawn = [self.draw(k, params, part) for k, part in zip(keys, parts, strict=True)]
         return tuple(map(jnp.concatenate, zip(*drawn, strict=True)))
@@ -189,7 +189,10 @@ class EffectsAtRows(eqx.Module):
         return jnp.diagonal(jnp.sum(moments.gram, axis=-1)) / moments.num_rows
 
     def moments(self, key: Key, params: MixedParams, data: Data) -> Moments:
-        """Given theta, in the data's own order; one draw and 0 where they are not known."""
+        """Means and covariances of the effects given theta, in the data's own order.
+
+        Where they have no closed form: one draw, and covariances of 0.
+        """
         return (self.model.effect_moments(key, params, data),)
 
 
@@ -197,9 +200,9 @@ class AtKnown(NamedTuple):
     """Rows as known levels see them, and what the others add."""
 
     design: Float[Array, "n r"]
-    """0 where a row's level is new."""
+    """Columns with effects; 0 where a row's level is new."""
     white: list[Float[Array, "n r"]]
-    """The same in units of the effects, by factor."""
+    """The design in units of the effects' sds, one entry per factor."""
     position: Int[Array, "n ..."]
     population: Float[Array, " n"]
     """Variance of the effects of new levels."""

@@ -46,16 +46,16 @@ class Named(NamedTuple):
 
     features: tuple[str, ...]
     effects: tuple[str, ...]
-    """Of several factors all, as ``intercept | month``."""
+    """Names of the effects; with several factors those of all, such as ``intercept | month``."""
     groups: np.ndarray
-    """Empty where there are several factors, which have their own."""
+    """Labels of the groups; empty where there are several factors, which have their own."""
     factors: tuple[GroupingFactor, ...] = ()
 
     @staticmethod
     def of_factors(
         features: tuple[str, ...], effects: list[tuple[str, ...]], levels: Mapping[str, np.ndarray]
     ) -> "Named":
-        """With several factors, ``levels`` by name in their order."""
+        """Names of a model with several factors; ``levels`` by name, in their order."""
         each = zip(levels.items(), effects, strict=True)
         factors = tuple(GroupingFactor(name, own, labels) for (name, labels), own in each)
         flat = tuple(f"{effect} | {f.name}" for f in factors for effect in f.effects)
@@ -63,7 +63,7 @@ class Named(NamedTuple):
 
     @property
     def labels(self) -> Groups:
-        """Of all groups; by factor where there are several."""
+        """Labels of all groups; by factor where there are several."""
         return {factor.name: factor.levels for factor in self.factors} or self.groups
 
     @property
@@ -191,7 +191,7 @@ class MixedPosterior(NamedTuple):
 
     @np.errstate(over="ignore", invalid="ignore")  # a fit that failed may hold anything
     def globals_of(self, params: MixedParams) -> dict[str, np.ndarray]:
-        """The same of named parameters with a leading axis."""
+        """coef, effects_cov and what the response reports, raw scale, of named draws of parameters."""
         coef_map, effects_map = self.maps()
         coef = np.asarray(_coefs(self.model, params)) @ coef_map.T
         coef[:, 0] += self.scaling.y_centre  # 0 unless the first feature is the intercept
@@ -284,7 +284,7 @@ def _coefs(model: MixedModel, params: MixedParams) -> Array:
 
 @program
 def precision_factors(model: MixedModel, params: MixedParams) -> Float[Array, "s r r"]:
-    """Of the effects, for parameters with a leading axis."""
+    """Cholesky factors of the effects' precision, for parameters with a leading axis."""
     return jax.vmap(model.precision_factor)(params)
 
 

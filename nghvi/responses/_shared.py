@@ -125,7 +125,7 @@ class WithSpread(Response):
 
 
 LARGEST = 700.0
-"""Of eta: its exponential is finite."""
+"""The largest eta whose exponential is used, so that it stays finite."""
 LARGEST_COUNT = 1e9
 
 
@@ -221,7 +221,7 @@ class OfTrials(Summed):
 
     @property
     def num_trials(self) -> Any:
-        """Of every row."""
+        """The number of trials of every row."""
         return 1.0 if self.trials is None else self.trials
 
     @property

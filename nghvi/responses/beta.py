@@ -27,7 +27,7 @@ from nghvi._typing import Key
 from nghvi.responses._shared import WithSpread
 
 FARTHEST = 300.0
-"""Of eta: Beta parameters stay away from 0 and infinity."""
+"""The largest |eta| that is used: Beta parameters stay away from 0 and infinity."""
 
 
 class WithLogitMean(WithSpread):

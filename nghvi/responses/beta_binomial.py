@@ -27,7 +27,7 @@ from nghvi.responses.beta import WithLogitMean
 LARGEST_PRECISION = 1e8
 """Beyond, trials are as good as independent, and differences of digammas lose their digits."""
 FARTHEST = 300.0
-"""Of eta: Beta parameters stay away from 0."""
+"""The largest |eta| that is used: Beta parameters stay away from 0."""
 
 
 class BetaBinomial(WithLogitMean, OfTrials):

@@ -44,7 +44,7 @@ class Stored(NamedTuple):
     model: Any
     arrays: dict[str, np.ndarray]
     library_version: str
-    """Of the nghvi that wrote it."""
+    """Version of the nghvi that wrote the file."""
 
 
 def write(path: str | os.PathLike, model: Any, arrays: dict[str, np.ndarray]) -> None:
