@@ -191,7 +191,7 @@ class MixedPosterior(NamedTuple):
 
     @np.errstate(over="ignore", invalid="ignore")  # a fit that failed may hold anything
     def globals_of(self, params: MixedParams) -> dict[str, np.ndarray]:
-        """coef, effects_cov and what the response reports, raw scale, of named draws of parameters."""
+        """coef, effects_cov and what the response reports for draws of named parameters."""
         coef_map, effects_map = self.maps()
         coef = np.asarray(_coefs(self.model, params)) @ coef_map.T
         coef[:, 0] += self.scaling.y_centre  # 0 unless the first feature is the intercept
