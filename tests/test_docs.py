@@ -3,6 +3,7 @@
 A fence that is not to be run has another name: ``text``, ``py`` or the directive ``{code-block}``.
 """
 
+import contextlib
 import pathlib
 import re
 import shlex
@@ -49,9 +50,9 @@ PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_page_runs(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run(page)
+def test_page_runs(page, tmp_path):
+    with contextlib.chdir(tmp_path):
+        run(page)
 
 
 def test_pages_with_code_are_found():
