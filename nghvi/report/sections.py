@@ -165,7 +165,7 @@ def optimisation(subject: Subject) -> Html:
     if estimator.trace_.empty:
         content.append(paragraph(f"The method {estimator.method!r} keeps no trace."))
     else:
-        caption = "The last stage: noisy, but it should not rise any more at the end."
+        caption = "The last stage: noisy, but it should no longer rise at the end."
         pictures = subject.gallery.picture(lambda ax: plots.trace(estimator, ax), caption)
         content.append(element("div", *pictures, class_="figures"))
     return section("Optimisation", *content)

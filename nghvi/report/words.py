@@ -30,7 +30,7 @@ def judgement(estimator: MixedEstimator) -> Judgement:
     verdict, linear = inference.verdict, is_linear(estimator)
     heading = verdict.status.heading
     if not verdict.converged:
-        use = "Do not use the numbers below before this is repaired: they are provisional."
+        use = "Do not use the numbers below until this is fixed: they are provisional."
         return Judgement("bad", heading, verdict.explanation, use, verdict.remedies)
     beside = about_draws(
         estimator.k_hat_, inference.pool.corrected, inference.pool.effective, not linear
@@ -111,7 +111,7 @@ def coverage(checked: pd.DataFrame) -> str:
 def _coverage(pit: np.ndarray, level: float) -> str:
     inside = float(np.mean(np.abs(pit - 0.5) <= level / 2))
     noise = 2 * np.sqrt(level * (1 - level) / len(pit))
-    found = f"{share(level)} prediction intervals hold {100 * inside:.1f} % of the responses"
+    found = f"{share(level)} prediction intervals contain {100 * inside:.1f} % of the responses"
     chance = f"(chance alone: \u00b1{100 * noise:.1f})"
     if abs(inside - level) <= noise:
         return f"{found}, as they should {chance}."
