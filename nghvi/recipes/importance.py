@@ -26,10 +26,9 @@ DEGREES = 7.0
 LARGEST_DIMENSION = 60
 ENOUGH = 1500
 """Effective draws with which no further round is made: means are known to 0.026 posterior sd."""
-
-
-EVEN = 32
-"""Evenly spread draws that tell a mean as well as hundreds of independent ones."""
+LOG2_SPREAD, EVEN = 12, 32
+"""Of evenly spread draws: how many there are, and how many of them tell a mean better than a
+hundred independent ones."""
 
 
 class Pool(NamedTuple):
@@ -53,7 +52,7 @@ class Pool(NamedTuple):
     @staticmethod
     def spread(q: Variational, rng: np.random.Generator) -> "Pool":
         """Draws of q that are spread evenly: independent ones know an sd to one or two percent."""
-        return Pool.plain(np.asarray(_transported(q, ndtri(_even(q.noise_dim, 12, rng)))))
+        return Pool.plain(np.asarray(_transported(q, ndtri(_even(q.noise_dim, LOG2_SPREAD, rng)))))
 
     @property
     def effective(self) -> float:
@@ -73,10 +72,11 @@ class Pool(NamedTuple):
     def few(self, most: int, rng: np.random.Generator) -> Float[np.ndarray, "s m"]:
         """Equally weighted draws, at most so many, for what takes seconds per draw.
 
-        The first points of a Sobol sequence are spread evenly themselves.
+        The first points of a Sobol sequence are spread evenly themselves; other pools, known by
+        their size, hold independent draws.
         """
-        number = most if self.corrected else min(most, EVEN)
-        return self.resample(number, rng) if self.corrected else self.theta[:number]
+        even = not self.corrected and len(self.theta) == 2**LOG2_SPREAD
+        return self.theta[: min(most, EVEN)] if even else self.resample(most, rng)
 
     def resample(self, draws: int, rng: np.random.Generator) -> Float[np.ndarray, "s m"]:
         """Equally weighted draws, by systematic resampling in random order."""
