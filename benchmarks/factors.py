@@ -127,14 +127,14 @@ def main() -> None:
     found["about"] = about()
     with tempfile.TemporaryDirectory() as directory:
         if not chosen.no_insteval:
-            found["insteval"] = insteval(pathlib.Path(directory))
+            found["insteval"] = {"about": about(), **insteval(pathlib.Path(directory))}
             print(json.dumps(found["insteval"], indent=1))
         before = found.get("simulated", [])
         kept = {row["rows"]: row for row in before if "second_processor" in row}
         for rows in chosen.rows:
             path = pathlib.Path(directory) / f"{rows}.csv"
             simulated(rows).to_csv(path, index=False)
-            kept[rows] = apart(path)
+            kept[rows] = {"about": about(), **apart(path)}
             if chosen.gpboost:
                 command = [chosen.gpboost, "-c", GPBOOST, str(path)]
                 peer = subprocess.run(command, check=True, capture_output=True, text=True)

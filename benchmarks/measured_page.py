@@ -311,6 +311,35 @@ def predictions() -> Row:
     )
 
 
+def factors() -> Row:
+    """Several grouping factors: a textbook's beside a peer, and growth with the rows."""
+    held = read("factors")
+    head = (
+        "rows",
+        "levels",
+        "first, s",
+        "second, s",
+        "processor, s",
+        "GPBoost's",
+        "peak, GB",
+        "se",
+    )
+    lines = [
+        [
+            f"{row['rows']:,}",
+            " x ".join(f"{each:,}" for each in row["levels"]),
+            f"{row['first']:.0f}",
+            f"{row['second']:.1f}",
+            f"{row['second_processor']:.1f}",
+            number(row.get("gpboost", {}).get("processor"), ".1f"),
+            f"{row['peak_gigabytes']:.1f}",
+            f"{row['elbo_se']:.1g}",
+        ]
+        for row in held["simulated"]
+    ]
+    return dict(when=when(held["simulated"][-1]["about"]), table=markdown(head, lines))
+
+
 def strange_input() -> Row:
     """The outcome of fuzzing."""
     held = read("fuzz")
@@ -358,6 +387,7 @@ SECTIONS = (
     networks,
     rules,
     steps,
+    factors,
     strange_input,
 )
 """Each makes the numbers of the template's section of its name."""
