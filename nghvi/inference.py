@@ -191,6 +191,8 @@ def _fit(
     if plan.costly:  # few nodes for the fit, more for its evaluation
         rough = cast(MarginalModel, model).approximate()
         model = rough if plan.drawn else _affordably_refined(rough)
+    elif plan.by_newton and not plan.drawn and isinstance(model, MarginalModel):
+        model = model.refinable()
     refinements = 0 if resume is None else resume.refinements
     for _ in range(refinements):
         model = cast(MarginalModel, model).refined()
@@ -276,7 +278,8 @@ def _for_evaluation(
 def _undivided(found: Inference, data: Data) -> Inference:
     """The result with the model and the data as they were given: nothing else needs the pieces."""
     if not isinstance(found.model, DividedModel):
-        return dataclasses.replace(found, data=data)
+        model = found.model.plain() if isinstance(found.model, MarginalModel) else found.model
+        return dataclasses.replace(found, model=model, data=data)
     # Predictions need no other process.
     q, done = on_host((found.q, found.run))
     return dataclasses.replace(found, model=found.model.model, data=data, q=q, run=done)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from scipy.special import logsumexp
 
 from nghvi._core.batches import Batches
@@ -67,6 +67,19 @@ def _log_targets(
     return map_in_parts(lambda t: model.log_marginal(unravel(t), data), theta, batch)
 
 
+@program
+def _first_log_targets(
+    model: MarginalModel, data: Data, theta: Float[Array, "s m"], number: Int[Array, ""]
+) -> Float[Array, " s"]:
+    """Of the first rows, as many as ``number`` says, one after the other."""
+    unravel = unraveller(model, data)
+
+    def add(i: Array, values: Array) -> Array:
+        return values.at[i].set(model.log_marginal(unravel(theta[i]), data))
+
+    return jax.lax.fori_loop(0, number, add, jnp.zeros(len(theta)))
+
+
 def log_targets(
     model: MarginalModel, data: Data, theta: np.ndarray, batch: int | None = None
 ) -> np.ndarray:
@@ -79,15 +92,21 @@ def log_targets(
         total = sum(np.asarray(_log_targets(model, p, at, batch or BATCH)) for p in data.each())
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
     # One by one where each fills the caches: the same program then serves any count at all.
-    size = 1 if batch == 1 else len(theta) if len(theta) < FEW else BATCH
+    size = BATCH if model.one_by_one else 1 if batch == 1 else len(theta)
+    size = BATCH if size >= FEW else size
     padded = -(-len(theta) // size) * size
     filled = np.concatenate(
         [theta, np.broadcast_to(theta[:1], (padded - len(theta), theta.shape[1]))]
     )
-    values = [
-        np.asarray(_log_targets(model, data, jax.device_put(filled[i : i + size]), batch or BATCH))
-        for i in range(0, padded, size)
-    ]
+
+    def of(start: int) -> Array:
+        part = jax.device_put(filled[start : start + size])
+        if not model.one_by_one:
+            return _log_targets(model, data, part, batch or BATCH)
+        number = np.asarray(min(size, len(theta) - start))
+        return _first_log_targets(model, data, part, jax.device_put(number))
+
+    values = [np.asarray(of(start)) for start in range(0, padded, size)]
     joined = np.concatenate(values)[: len(theta)]
     return np.where(np.isfinite(joined), joined, -np.inf)
 
@@ -125,6 +144,8 @@ def evaluation_size(model: LatentModel, data: Data) -> int:
 
 def side_by_side(model: LatentModel, data: Data) -> int:
     """How many draws are evaluated together."""
+    if model.one_by_one:
+        return 1
     return max(1, SIDE_BY_SIDE // max(model.evaluation_size(data), 1))
 
 

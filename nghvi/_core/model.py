@@ -119,8 +119,13 @@ class LatentModel(eqx.Module):
         return max((leaf.shape[0] for leaf in _arrays(data) if leaf.ndim), default=1)
 
     def evaluation_size(self, data: Data) -> int:
-        """Numbers touched by one evaluation: decides how many draws are evaluated side by side."""
+        """Numbers touched by one evaluation."""
         return sum(leaf.size for leaf in _arrays(data))
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether draws are best evaluated one after the other, however small the data are."""
+        return False
 
 
 def named_leaves(tree: PyTree, alone: str) -> dict[str, Array]:
@@ -180,6 +185,14 @@ class MarginalModel(LatentModel):
 
     def refined(self) -> Self:
         """The model with a more accurate :meth:`log_marginal`; itself if there is none."""
+        return self
+
+    def refinable(self) -> Self:
+        """The model in a form whose refinements need no programs of their own, where it has one."""
+        return self
+
+    def plain(self) -> Self:
+        """The model, which a fit may have refined, in the form in which it is kept."""
         return self
 
     def approximate(self) -> Self:

@@ -39,7 +39,7 @@ def map_in_parts(of: Callable, leading: PyTree, most: int) -> PyTree:
     size = largest_divisor(number, most)
     if size == number:
         return jax.vmap(of)(leading)
-    return jax.lax.map(of, leading, batch_size=size)
+    return jax.lax.map(of, leading, batch_size=size if size > 1 else None)
 
 
 def materialise(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -3,14 +3,19 @@
 Sums over groups and copies from groups to rows are then reshapes of contiguous memory. A
 scatter over group codes, the alternative, is many times slower on a CPU, forwards and backwards.
 Groups are ordered by size and padded to their block's size; the block sizes are chosen to
-minimise the padding, so the largest group does not set the price of the others.
+minimise the padding, so the largest group does not set the price of the others. Every block is
+code of its own in every program, so a small table is padded rather than divided.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
 MOST_BLOCKS = 6
+ROWS_PER_BLOCK = 1000
+"""Padding rows that a further block must save: it takes about as long to compile as they take to
+compute in all the steps of a fit."""
 
 
 class Layout(NamedTuple):
@@ -27,9 +32,11 @@ class Layout(NamedTuple):
 def lay_out(group: np.ndarray, num_groups: int) -> Layout:
     """Blocks for rows with these group codes (0 to num_groups - 1; empty groups allowed)."""
     sizes = np.bincount(group, minlength=num_groups)
-    block_sizes = choose_sizes(np.maximum(sizes, 1))
-    block = np.searchsorted(block_sizes, np.maximum(sizes, 1))
+    least_padding = choose_sizes(np.maximum(sizes, 1))
+    block = np.searchsorted(least_padding, np.maximum(sizes, 1))
     group_order = np.argsort(block, kind="stable")
+    block_sizes = _few(least_padding, np.bincount(block, minlength=least_padding.size))
+    block = np.searchsorted(block_sizes, np.maximum(sizes, 1))
     room = block_sizes[block[group_order]]
     start = np.empty(num_groups, int)
     start[group_order] = np.concatenate([[0], np.cumsum(room)[:-1]])
@@ -73,6 +80,20 @@ def choose_sizes(sizes: np.ndarray) -> np.ndarray:
         chosen.append(candidates[end - 1])
         end = int(choices[depth][1][end])
     return np.array(sorted(chosen))
+
+
+def _few(block_sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Some of these sizes, where neighbouring blocks are better one: their groups stay in order."""
+    *smaller, largest = block_sizes
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(smaller, number) for number in range(len(smaller) + 1)
+    )
+
+    def price(chosen: tuple[int, ...]) -> int:
+        room = np.array([*chosen, largest])[np.searchsorted([*chosen, largest], block_sizes)]
+        return int(counts @ room) + ROWS_PER_BLOCK * len(chosen)
+
+    return np.array([*min(subsets, key=price), largest])
 
 
 def _round_up(sizes: np.ndarray) -> np.ndarray:

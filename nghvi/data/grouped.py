@@ -181,8 +181,11 @@ class Rows(Grouped):
         return values * self.weight.reshape(-1, *(1,) * (values.ndim - 1))
 
     def sum(self, values: Float[Array, "n ..."]) -> Float[Array, "k ..."]:
-        """Sum over the rows of each group."""
-        return jnp.concatenate([jnp.sum(b, axis=1) for b in self._split(self.weighted(values))])
+        """Sum over the rows of each group, padding left out."""
+        # As products: XLA would compute the values inside the sums, one after the other.
+        ones = jnp.ones(len(self.y)) if self.weight is None else self.weight
+        pairs = zip(self._split(values), self._split(ones), strict=True)
+        return jnp.concatenate([jnp.einsum("kn...,kn->k...", v, w) for v, w in pairs])
 
     def total(self, values: Float[Array, " n"]) -> Float[Array, ""]:
         """Sum over all rows."""

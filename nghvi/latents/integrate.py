@@ -27,21 +27,21 @@ uniform directions. Each group's directions are rotated.
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from scipy.optimize import minimize
 from scipy.special import roots_genlaguerre
 
 from nghvi._linalg import small
-from nghvi._linalg.tree import largest_divisor, map_in_parts
-from nghvi._typing import Scalar
-from nghvi.latents.rows import RowProblem, conditional_mode, newton_step
+from nghvi._linalg.tree import largest_divisor
+from nghvi._typing import PyTree, Scalar
+from nghvi.latents.rows import Mode, RowProblem, conditional_mode, newton_step
 
 LARGEST_PRODUCT = 3
 """Dimensions up to which one-dimensional rules are multiplied."""
@@ -170,88 +170,192 @@ ENOUGH_NODES = 3
 """With fewer the Hessian scales them; these bear the safe curvature, which suits small groups."""
 SIDE_BY_SIDE = 100_000
 """Observations times nodes evaluated at once: they stay in the caches, and memory is linear."""
+PART = {1: 7, 2: 25, 3: 25}
+"""Points that are evaluated together where rows are few, by number of effects: the first rules of
+:data:`nghvi.models.mixed.NODES` are one part, or a few."""
+OTHER_PART = 24
+ROOM = (16, 64)
+"""Parts for which there is room in a :class:`Grid` that is refined, most rules fit the first."""
 VARYING = ("offset", "design", "dispersion")
 """What of a problem depends on theta."""
 
 
-def log_marginal(problem: RowProblem, num_nodes: int) -> Scalar:
+class Grid(eqx.Module):
+    """A rule as data, in parts of equal size, so that one program serves rules of any size.
+
+    Points that only fill a part up have the weight 0.
+    """
+
+    points: Float[Array | np.ndarray, "p j r t"]
+    log_factors: Float[Array | np.ndarray, "p j t"]
+    """log w_j + |x_j|^2 / 2."""
+    num_parts: Int[Array, ""] | int
+    """Of which the rule consists; there may be room for more."""
+    num_nodes: Int[Array, ""] | int
+    safely: bool = eqx.field(static=True)
+    """Whether the safe curvature scales the nodes."""
+
+    @staticmethod
+    def of(num_nodes: int, r: int) -> "Grid":
+        """The rule and nothing else, as constants of a program."""
+        return _grid(num_nodes, r, 0)
+
+    @staticmethod
+    def roomy(num_nodes: int, r: int) -> "Grid":
+        """With room for finer rules, as arguments of a program."""
+        needed = -(-num_points(num_nodes, r) // PART.get(r, OTHER_PART))
+        return _roomy(num_nodes, r, next((room for room in ROOM if room >= needed), needed))
+
+    def of_groups(self, part: Array | int, number: int) -> tuple[Array, Array]:
+        """Points (j, r, k) and logs of factors (j, k) of a part, for each of so many groups."""
+        turn = np.arange(number) % self.points.shape[-1]
+        points, logs = jnp.asarray(self.points)[part], jnp.asarray(self.log_factors)[part]
+        return points[:, :, turn], logs[:, turn]
+
+    def in_parts(self, most: int) -> "Grid":
+        """In smaller parts, of at most so many points."""
+        each = self.points.shape[1]
+        size = largest_divisor(each, most)
+        if size == each:
+            return self
+        points, logs = (
+            jnp.asarray(a).reshape(-1, size, *a.shape[2:]) for a in (self.points, self.log_factors)
+        )
+        return Grid(points, logs, self.num_parts * (each // size), self.num_nodes, self.safely)
+
+
+def _grid(num_nodes: int, r: int, room: int) -> Grid:
+    points, log_weights = rule(num_nodes, r)
+    turns = points.shape[2] if room == 0 else TURNS
+    size = PART.get(r, OTHER_PART)
+    number = -(-len(points) // size)
+    in_all = max(number, room) * size
+    filled = np.zeros((in_all, r, turns))
+    filled[: len(points)] = points
+    factors = np.full((in_all, turns), -np.inf)
+    factors[: len(points)] = log_weights + 0.5 * np.sum(points**2, axis=1)
+    parts = filled.reshape(-1, size, r, turns)
+    logs = factors.reshape(-1, size, turns)
+    return Grid(parts, logs, number, num_nodes, num_nodes >= ENOUGH_NODES)
+
+
+@functools.lru_cache(maxsize=32)
+def _roomy(num_nodes: int, r: int, room: int) -> Grid:
+    made = _grid(num_nodes, r, room)
+    points, log_factors = map(jax.device_put, (made.points, made.log_factors))
+    number, nodes = (jax.device_put(np.asarray(n)) for n in (made.num_parts, num_nodes))
+    return Grid(points, log_factors, number, nodes, made.safely)
+
+
+def log_marginal(problem: RowProblem, nodes: int | Grid) -> Scalar:
     """log p(y | theta), summed over groups; not a number where a group's mode was not found."""
     mode = conditional_mode(problem)
-    if num_nodes == 1:
+    if nodes == 1:
         value = _laplace(problem, mode.effects)
     else:
         varying = tuple(getattr(problem, name) for name in VARYING)
         fixed = jax.lax.stop_gradient(problem)
-        value = _integrate(varying, fixed, mode.effects, num_nodes)
+        value = _integrate(varying, fixed, mode, _in_parts(problem, nodes))
     return jnp.where(jnp.all(mode.found), value, jnp.nan)
 
 
+def _in_parts(problem: RowProblem, nodes: int | Grid) -> Grid:
+    grid = nodes if isinstance(nodes, Grid) else Grid.of(nodes, problem.design.shape[1])
+    return grid.in_parts(SIDE_BY_SIDE // max(len(problem.data.y), 1))
+
+
 @eqx.filter_custom_vjp
-def _integrate(varying: tuple, problem: RowProblem, mode: Array, num_nodes: int) -> Scalar:
+def _integrate(varying: tuple, problem: RowProblem, mode: Mode, grid: Grid) -> Scalar:
     """The integral; ``problem`` holds ``varying`` once more, out of reach of differentiation."""
     del varying
-    return _weigh_nodes(problem, problem, mode, num_nodes)[0]
+
+    def mass(nodes: Array, factors: Array) -> Array:
+        return jnp.sum(factors * jnp.exp(jax.vmap(problem.log_prob)(nodes) - mode.height), axis=0)
+
+    return _log_integral(problem, mode, grid, _over_nodes(problem, mode, grid, mass))
 
 
-def _weigh_nodes(
-    problem: RowProblem, fixed: RowProblem, mode: Array, num_nodes: int
-) -> tuple[Scalar, Array, Array]:
-    """The integral, its nodes (J, r, k) and their weights (J, k), which add to 1 in a group.
-
-    ``fixed`` is the problem as it places the nodes.
-    """
-    few = num_nodes < ENOUGH_NODES
-    root = small.cholesky(fixed.curvature(mode) if few else fixed.derivatives(mode)[1])
-    points, log_weights = rule(num_nodes, mode.shape[0]).of_groups(mode.shape[1])
-
-    def place(shift: Array) -> Array:
-        return mode + small.solve_lower(root, shift, transpose=True)
-
-    nodes = jax.vmap(place)(points)
-    # Where all are one part, the gradient shares what is computed here.
-    log_joint = map_in_parts(problem.log_prob, nodes, _side_by_side(problem, len(nodes)))
-    terms = log_joint + log_weights + 0.5 * jnp.sum(points**2, axis=1)
-    each = logsumexp(terms, axis=0)
-    value = jnp.sum(each - small.half_log_det(root))
-    return value, nodes, jnp.exp(terms - each)
+def _log_integral(problem: RowProblem, mode: Mode, grid: Grid, mass: Array) -> Scalar:
+    """From each group's sum over nodes, which is in units of the density at its mode."""
+    root = _root(problem, mode.effects, grid)
+    return jnp.sum(jnp.log(mass) + mode.height - small.half_log_det(root))
 
 
-def _side_by_side(problem: RowProblem, num_nodes: int) -> int:
-    """How many nodes are evaluated at once: a divisor of their number, 1 for many rows."""
-    most = SIDE_BY_SIDE // max(len(problem.data.y), 1)
-    return largest_divisor(num_nodes, most)
+def _root(problem: RowProblem, mode: Array, grid: Grid) -> Float[Array, "r r k"]:
+    safe = problem.derivatives(mode)[1] if grid.safely else problem.curvature(mode)
+    return small.cholesky(safe)
+
+
+def _over_nodes(
+    problem: RowProblem, mode: Mode, grid: Grid, of: Callable[[Array, Array], PyTree]
+) -> PyTree:
+    """Sum of a function of nodes (J, r, k) and their factors (J, k), part by part."""
+    root, number = _root(problem, mode.effects, grid), mode.effects.shape[1]
+
+    def of_part(part: Array | int) -> PyTree:
+        points, logs = grid.of_groups(part, number)
+
+        def place(shift: Array) -> Array:
+            return mode.effects + small.solve_lower(root, shift, transpose=True)
+
+        return of(jax.vmap(place)(points), jnp.exp(logs))
+
+    if isinstance(grid.num_parts, int) and grid.num_parts == 1:
+        return of_part(0)
+    shapes = jax.eval_shape(of_part, 0)
+    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    return jax.lax.fori_loop(
+        0, grid.num_parts, lambda i, sum_: jax.tree.map(jnp.add, sum_, of_part(i)), nothing
+    )
 
 
 def _forward(
-    perturbed: tuple, varying: tuple, problem: RowProblem, mode: Array, num_nodes: int
+    perturbed: tuple, varying: tuple, problem: RowProblem, mode: Mode, grid: Grid
 ) -> tuple[Scalar, tuple]:
     # In ``varying``, so that the slopes can be differentiated once more.
     moving = problem._replace(**dict(zip(VARYING, varying, strict=True)))
-    value, nodes, weights = _weigh_nodes(moving, problem, mode, num_nodes)
-    size = _side_by_side(problem, len(nodes))
-    if size == len(nodes):
-        return value, _slopes(moving, nodes, weights)
-    parts = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), (nodes, weights))
-
-    def add(total: tuple, part: tuple[Array, Array]) -> tuple[tuple, None]:
-        return jax.tree.map(jnp.add, total, _slopes(moving, *part)), None
-
-    return value, jax.lax.scan(add, jax.tree.map(jnp.zeros_like, varying), parts)[0]
+    mass, *sums = _over_nodes(problem, mode, grid, lambda *part: _slopes(moving, mode, *part))
+    share = moving.data.expand(1 / mass)
+    d_offset, d_design, d_dispersion = (
+        each * share.reshape(-1, *(1,) * (each.ndim - 1)) for each in sums
+    )
+    value = _log_integral(problem, mode, grid, mass)
+    return value, (d_offset, d_design, jnp.sum(d_dispersion, axis=0))
 
 
-def _slopes(problem: RowProblem, nodes: Array, weights: Array) -> tuple[Array, Array, Array]:
-    """Derivative of the weighted sum of log p(y | nodes) in offset, design and dispersion."""
+def _slopes(
+    problem: RowProblem, mode: Mode, nodes: Array, factors: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Each group's mass at these nodes, and each row's derivatives of it.
+
+    In offset, design and dispersion: forwards, since all rows have their own predictor and few
+    parameters of the response in common.
+    """
     data = problem.data
+    eta = jax.vmap(problem.predictor)(nodes)
 
     def log_prob(eta: Array, dispersion: Array) -> Array:
         at = jax.vmap(data.at_observations)(eta)
         return jax.vmap(data.by_row)(problem.response.log_prob(data.y, at, dispersion))
 
-    _, pull = jax.vjp(log_prob, jax.vmap(problem.predictor)(nodes), problem.dispersion)
-    d_eta, d_dispersion = pull(data.weighted(jax.vmap(data.expand)(weights).T).T)
-    rows = jax.vmap(lambda node: data.expand(node.T))(nodes)
-    d_design = jnp.einsum("jn,jnr->nr", d_eta, rows)
-    return jnp.sum(d_eta, axis=0), d_design, d_dispersion
+    values, push = jax.linearize(log_prob, eta, problem.dispersion)
+    prior = 0.5 * jnp.sum(nodes**2, axis=1)
+    mass = factors * jnp.exp(jax.vmap(data.sum)(values) - prior - mode.height)
+    weight = data.weighted(jax.vmap(data.expand)(mass).T).T
+    d_eta = weight * push(jnp.ones_like(eta), jnp.zeros_like(problem.dispersion))
+    d_design = [
+        jnp.sum(d_eta * jax.vmap(data.expand)(nodes[:, j]), axis=0) for j in range(nodes.shape[1])
+    ]
+    d_dispersion = [
+        jnp.sum(weight * push(jnp.zeros_like(eta), unit), axis=0)
+        for unit in jnp.eye(problem.dispersion.size)
+    ]
+    return (
+        jnp.sum(mass, axis=0),
+        jnp.sum(d_eta, axis=0),
+        jnp.stack(d_design, axis=1),
+        jnp.stack(d_dispersion, axis=1) if d_dispersion else jnp.zeros((len(eta.T), 0)),
+    )
 
 
 def _backward(slopes: tuple, cotangent: Array, *unused: object) -> tuple:
@@ -271,10 +375,17 @@ def _laplace(problem: RowProblem, mode: Array) -> Scalar:
     return jnp.sum(problem.log_prob(mode) - small.half_log_det(root))
 
 
-def moments(problem: RowProblem, num_nodes: int) -> tuple[Array, Array]:
+def moments(problem: RowProblem, nodes: int | Grid) -> tuple[Array, Array]:
     """Conditional mean (r, k) and covariance (r, r, k) of the whitened effects."""
-    mode = conditional_mode(problem).effects
-    _, nodes, weights = _weigh_nodes(problem, problem, mode, num_nodes)
-    mean = jnp.sum(weights[:, None] * nodes, axis=0)
-    deviation = nodes - mean
-    return mean, jnp.einsum("jk,jak,jbk->abk", weights, deviation, deviation)
+    mode, grid = conditional_mode(problem), _in_parts(problem, nodes)
+
+    def sums(nodes: Array, factors: Array) -> tuple[Array, Array, Array]:
+        mass = factors * jnp.exp(jax.vmap(problem.log_prob)(nodes) - mode.height)
+        from_mode = nodes - mode.effects
+        weighted = mass[:, None] * from_mode
+        square = jnp.einsum("jak,jbk->abk", weighted, from_mode)
+        return jnp.sum(mass, axis=0), jnp.sum(weighted, axis=0), square
+
+    mass, first, second = _over_nodes(problem, mode, grid, sums)
+    shift = first / mass
+    return mode.effects + shift, second / mass - shift[:, None] * shift[None]

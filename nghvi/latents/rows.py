@@ -24,6 +24,9 @@ FOUND = 0.1
 """Conditional sds from the mode beyond which the search has failed."""
 CLOSE = 0.3
 """Conditional sds from the mode within which Newton steps are safe for any density."""
+FEW_COLUMNS = 3
+"""Effects up to which sums over rows are taken one by one: faster than products of thin matrices,
+and less to compile."""
 FLATTEST = 0.25
 """Least curvature at a mode in units of the safe one; a conditional that flat is not Gaussian."""
 
@@ -52,7 +55,9 @@ class RowProblem(NamedTuple):
 
     def predictor(self, effects: Float[Array, "r k"]) -> Float[Array, " n"]:
         """eta at these whitened effects."""
-        return self.offset + jnp.sum(self.design * self.data.expand(effects.T), axis=1)
+        # Column by column: sums over so few are slow otherwise, and this is where time goes.
+        columns = zip(self.design.T, effects, strict=True)
+        return self.offset + sum(column * self.data.expand(each) for column, each in columns)
 
     def log_prob(self, effects: Float[Array, "r k"]) -> Float[Array, " k"]:
         """log p(y_k | u_k) + log N(u_k; 0, I) without the latter's constant, each group."""
@@ -71,7 +76,7 @@ class RowProblem(NamedTuple):
     ) -> tuple[Float[Array, "r k"], Float[Array, "r r k"]]:
         """Gradient and negative Hessian of :meth:`log_prob` in each group's effects."""
         first, second = self.slopes(self.predictor(effects))
-        gradient = self.data.sum(self.design * first[:, None]).T - effects
+        gradient = self.of_groups(first) - effects
         return gradient, self.with_prior(-second)
 
     def curvature(self, effects: Float[Array, "r k"]) -> Float[Array, "r r k"]:
@@ -86,10 +91,18 @@ class RowProblem(NamedTuple):
         root = small.cholesky(jax.lax.stop_gradient(hessian - FLATTEST * safe))
         return jnp.where(jnp.all(jnp.isfinite(root), axis=(0, 1)), hessian, safe)
 
+    def of_groups(self, values: Float[Array, " n"]) -> Float[Array, "r k"]:
+        """Z_k' values_k."""
+        return jnp.stack([self.data.sum(column * values) for column in self.design.T])
+
     def with_prior(self, information: Float[Array, " n"]) -> Float[Array, "r r k"]:
         """I + Z_k' diag(information) Z_k."""
-        eye = jnp.eye(self.design.shape[1])[:, :, None]
-        return eye + self.data.gram(self.design, information)
+        r = self.design.shape[1]
+        eye = jnp.eye(r)[:, :, None]
+        if r > FEW_COLUMNS:
+            return eye + self.data.gram(self.design, information)
+        rows = [self.of_groups(column * information) for column in self.design.T]
+        return eye + jnp.stack(rows)
 
 
 def log_likelihood(response: Response, dispersion: Array, data: Rows, eta: Array) -> Scalar:
@@ -153,15 +166,16 @@ def draw_given_precision(
     right: Float[Array, " n"],
 ) -> Float[Array, "r k"]:
     """A draw of N(Q^-1 b, Q^-1), Q_k = I + Z_k' diag(precision) Z_k and b_k = Z_k' right."""
-    data, design = problem.data, problem.design
     root = small.cholesky(problem.with_prior(precision))
-    return draw_gaussian(key, root, data.sum(design * right[:, None]).T)
+    return draw_gaussian(key, root, problem.of_groups(right))
 
 
 class Mode(NamedTuple):
     """Where the search for each group's conditional mode ended."""
 
     effects: Float[Array, "r k"]
+    height: Float[Array, " k"]
+    """The log density there."""
     distance: Float[Array, " k"]
     """What is left to the mode, in conditional sds."""
 
@@ -198,24 +212,24 @@ class _Ascent(NamedTuple):
 def _climb(problem: RowProblem, start: Float[Array, "r k"], tolerance: float, close: bool) -> Mode:
     """Newton steps, each halved until it gains, until no group is farther than the tolerance."""
 
-    def look(effects: Array) -> tuple[Array, NewtonStep]:
-        return problem.log_prob(effects), newton_step(problem, effects, close)
-
     def unfinished(at: _Ascent) -> Array:
         # Written so that a distance that is not a number goes on.
         return ~jnp.all(at.newton.distance <= tolerance) & (at.tries < MOST_NEWTON_STEPS)
 
     def move(at: _Ascent) -> _Ascent:
         effects = at.effects + at.share * at.newton.step
-        height, newton = look(effects)
+        height, newton = problem.log_prob(effects), newton_step(problem, effects, close)
         promised = LEAST_GAIN * at.share * at.newton.slope
         gains = (height >= at.height + promised) | (at.newton.distance < CERTAIN)
+        gains = gains | (at.tries < 0)
         moved = at._replace(effects=effects, height=height, newton=newton, share=whole)
         stayed = at._replace(share=0.5 * at.share)
         tries = at.tries + 1
         return tree_where(gains, moved, stayed)._replace(tries=tries)
 
     whole = jnp.ones(start.shape[1])
-    first = _Ascent(start, *look(start), whole, jnp.zeros((), jnp.int32))
+    # The loop looks at the start as well: the same lines before it would be compiled twice.
+    nowhere = NewtonStep(jnp.zeros_like(start), jnp.inf * whole, 0 * whole)
+    first = _Ascent(start, -jnp.inf * whole, nowhere, whole, -jnp.ones((), jnp.int32))
     end = jax.lax.while_loop(unfinished, move, first)
-    return Mode(end.effects, end.newton.distance)
+    return Mode(end.effects, end.height, end.newton.distance)

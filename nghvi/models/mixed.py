@@ -70,7 +70,8 @@ class MixedModel(MarginalModel):
     ``effects_unit``: theta holds Omega in the coordinates of :mod:`nghvi.models.scales` with these
     units, and not in those of its prior. ``start``: where a network with a skip connection begins.
     ``num_facts``: so many last columns of the inputs are not inputs of the trunk but what the
-    response knows about every row, such as its trials.
+    response knows about every row, such as its trials. ``grid``: the quadrature as data, in place
+    of ``num_nodes``, while a fit may refine it (:meth:`refinable`).
     """
 
     trunk: Trunk
@@ -84,6 +85,7 @@ class MixedModel(MarginalModel):
     effects_unit: Float[Array, " r"] | None = None
     start: LinearStart | None = None
     num_facts: int = eqx.field(static=True, default=0)
+    grid: integrate.Grid | None = None
 
     @property
     def num_effects(self) -> int:
@@ -96,6 +98,8 @@ class MixedModel(MarginalModel):
     @property
     def nodes(self) -> int:
         """Quadrature nodes per dimension, or radii; 1 is Laplace's approximation."""
+        if self.grid is not None:
+            return int(self.grid.num_nodes)
         default = NODES.get(self.num_effects, RADII)
         return default if self.num_nodes is None else self.num_nodes
 
@@ -105,7 +109,9 @@ class MixedModel(MarginalModel):
 
     @property
     def marginal_is_exact(self) -> bool:
-        return self.response.conjugate or self.num_effects == 0 or self.nodes > 1
+        if self.response.conjugate or self.num_effects == 0 or self.grid is not None:
+            return True
+        return self.nodes > 1
 
     def suited(self, data: GroupedData) -> "MixedModel":
         """The same model with coordinates of Omega, or a start, that suit the data."""
@@ -130,11 +136,28 @@ class MixedModel(MarginalModel):
         finer = max(REFINED_NODES, 3 * self.nodes // 2) if few else self.nodes + 1
         if self.response.conjugate or self.num_effects == 0:
             return self
-        return dataclasses.replace(self, num_nodes=finer)
+        grid = None if self.grid is None else integrate.Grid.roomy(finer, self.num_effects)
+        return dataclasses.replace(self, num_nodes=finer if grid is None else None, grid=grid)
+
+    def refinable(self) -> "MixedModel":
+        if self._num_points == 1:
+            return self
+        grid = integrate.Grid.roomy(self.nodes, self.num_effects)
+        return dataclasses.replace(self, num_nodes=None, grid=grid)
+
+    def plain(self) -> "MixedModel":
+        if self.grid is None:
+            return self
+        nodes = None if self.nodes == NODES.get(self.num_effects, RADII) else self.nodes
+        return dataclasses.replace(self, num_nodes=nodes, grid=None)
+
+    @property
+    def _rule(self) -> "int | integrate.Grid":
+        return self.nodes if self.grid is None else self.grid
 
     def approximate(self) -> "MixedModel":
         needed = not self.response.conjugate and self.num_effects > 0
-        return dataclasses.replace(self, num_nodes=1) if needed else self
+        return dataclasses.replace(self, num_nodes=1, grid=None) if needed else self
 
     @property
     def moves_naturally(self) -> bool:
@@ -149,6 +172,10 @@ class MixedModel(MarginalModel):
         if isinstance(data, Panel):
             return data.counts.size + data.num_groups * self.num_effects**2
         return len(data.y) * max(self._num_points, self.trunk.num_features)
+
+    @property
+    def one_by_one(self) -> bool:
+        return self.grid is not None  # nodes are enough side by side
 
     @property
     def _num_points(self) -> int:
@@ -333,7 +360,24 @@ class MixedModel(MarginalModel):
         noise_var = jnp.exp(params.dispersion[0])
         return conjugate.condition(moments.gram, moments.cross, noise_var, lower)
 
+    def _in_plain_coordinates(
+        self, params: MixedParams
+    ) -> "tuple[MixedModel, MixedParams, Scalar]":
+        """The same density of beta and Omega's free parameters themselves; the log Jacobian.
+
+        What theta holds is translated once, not wherever it is read: that much less to compile.
+        """
+        free, log_jacobian = self._free_effects(params)
+        model = dataclasses.replace(self, effects_unit=None)
+        params = params._replace(effects=free)
+        log_jacobian += params.coef.size * jnp.log(model.coef_unit(params))
+        params = params._replace(coef=model.coef(params), dispersion=model.dispersion(params))
+        return dataclasses.replace(model, relative_coef=False), params, log_jacobian
+
     def log_marginal(self, params: MixedParams, data: GroupedData) -> Scalar:
+        if self.relative_coef or self.effects_unit is not None:
+            model, params, log_jacobian = self._in_plain_coordinates(params)
+            return model.log_marginal(params, data) + log_jacobian
         if self.response.conjugate:
             moments = self._moments(params, data)
             lower = self.precision_factor(params)
@@ -342,7 +386,7 @@ class MixedModel(MarginalModel):
             eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)
             fit = log_likelihood(self.response_of(data), self.dispersion(params), data, eta)
         else:
-            fit = integrate.log_marginal(self.row_problem(params, data), self.nodes)
+            fit = integrate.log_marginal(self.row_problem(params, data), self._rule)
         return fit + self.log_prior(params)
 
     def log_joint(self, params: MixedParams, latents: Effects, data: GroupedData) -> Scalar:
@@ -433,7 +477,7 @@ class MixedModel(MarginalModel):
             return conjugate.moments(self.conditional(params, data))
         if r == 0 or self.nodes == 1:
             return self.draw_effects(key, params, data), jnp.zeros((r, r, data.num_groups))
-        mean, cov = integrate.moments(self.row_problem(params, data), self.nodes)
+        mean, cov = integrate.moments(self.row_problem(params, data), self._rule)
         inverse = small.inverse_lower(lower)
         return conjugate.colour(mean, lower), jnp.einsum("ai,abk,bj->ijk", inverse, cov, inverse)
 

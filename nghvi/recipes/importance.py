@@ -115,8 +115,9 @@ def importance_pool(
     log_ratio = np.maximum(evaluation.log_ratio, evaluation.log_ratio.max() - 700)
     weight, k_hat = smooth_weights(log_ratio)
     current, kept = Pool(evaluation.theta, weight, k_hat, False), []
-    # Few draws know the proposal's moments roughly: small rounds find better ones first.
-    reductions = (3, 2) if len(weight) < 2 ** (log2_draws - 2) else ()
+    # Few draws know the proposal's moments roughly: a small round finds better ones first. Then
+    # half of the draws are usually enough.
+    reductions = (3, 1) if len(weight) < 2 ** (log2_draws - 2) else ()
     for reduction in (*reductions, *(rounds - len(reductions)) * (0,)):
         centre, root = _moments(current)
         if root is None:

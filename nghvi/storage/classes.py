@@ -171,7 +171,11 @@ UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     Verdict: _verdict_of_earlier_versions,
     StreamedRows: _rows_on_disk_of_earlier_versions,
     # Theta had one kind of coordinates once.
-    MixedModel: lambda fields: {"effects_unit": None, "start": None, "num_facts": 0} | fields,
+    MixedModel: lambda fields: (
+        {"effects_unit": None, "start": None, "num_facts": 0, "grid": None} | fields
+    ),
+    SeveralFactors: lambda fields: {"grid": None} | fields,
+    GeneralFactors: lambda fields: {"grid": None} | fields,
 }
 """From the fields of an instance as an earlier version saved it to those of today."""
 

@@ -134,3 +134,46 @@ def test_where_integrals_are_costly_an_approximation_leads_to_the_same_posterior
     np.testing.assert_array_less(np.abs(found.q.centre - usual.q.centre) / sd, 0.1)
     np.testing.assert_allclose(found.q.standard_deviation(), sd, rtol=0.05)
     np.testing.assert_allclose(found.elbo, usual.elbo, atol=0.05)
+
+
+@pytest.mark.parametrize("name", ["logit", "student-t"])
+def test_a_grid_as_data_is_the_rule_and_serves_its_refinements_with_one_program(name):
+    """Values, slopes and second derivatives are those of a rule that is part of the program."""
+    response, y, dispersion, _ = facts(name)
+    rows = Rows.from_arrays(X, y, CODES, SIZES.size)
+    model = MixedModel(Identity(EFFECTS), response, Priors(), (0, 1))
+    theta = jnp.concatenate([jnp.asarray(COEF), dispersion, jnp.asarray(FREE[:3])])
+    traced = []
+
+    def value(theta, model):
+        coef, dispersion, effects = jnp.split(theta, [EFFECTS, EFFECTS + response.num_dispersion])
+        traced.append(model)
+        return model.log_marginal(MixedParams((), coef, dispersion, effects), rows)
+
+    slope = jax.jit(jax.value_and_grad(value))
+    bend = jax.jit(jax.hessian(value))
+    refined = model.refinable()
+    for _ in range(2):
+        plain = refined.plain()
+        assert plain.grid is None
+        assert plain.nodes == refined.nodes
+        for found, kept in zip(
+            jax.tree.leaves((slope(theta, refined), bend(theta, refined))),
+            jax.tree.leaves(
+                (jax.value_and_grad(value)(theta, plain), jax.hessian(value)(theta, plain))
+            ),
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, kept, rtol=1e-9, atol=1e-9)
+        refined = refined.refined()
+    assert refined.nodes > 14
+    assert sum(model.grid is not None for model in traced) == 2
+
+
+def test_small_tables_are_padded_rather_than_divided():
+    sizes = np.array([3, 5, 8, 13, 21, 34])
+    few = Rows.from_arrays(np.ones((84, 1)), np.zeros(84), np.repeat(np.arange(6), sizes), 6)
+    assert few.blocks == ((6, 34),)
+    many = np.repeat(np.arange(600), np.tile(sizes, 100))
+    rows = Rows.from_arrays(np.ones((many.size, 1)), np.zeros(many.size), many, 600)
+    assert len(rows.blocks) > 1
