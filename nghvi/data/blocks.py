@@ -16,6 +16,8 @@ MOST_BLOCKS = 6
 ROWS_PER_BLOCK = 1000
 """Padding rows that a further block must save: it takes about as long to compile as they take to
 compute in all the steps of a fit."""
+MOST_ROOM = 1.5
+"""Times the rows that blocks may take for this."""
 
 
 class Layout(NamedTuple):
@@ -35,7 +37,8 @@ def lay_out(group: np.ndarray, num_groups: int) -> Layout:
     least_padding = choose_sizes(np.maximum(sizes, 1))
     block = np.searchsorted(least_padding, np.maximum(sizes, 1))
     group_order = np.argsort(block, kind="stable")
-    block_sizes = _few(least_padding, np.bincount(block, minlength=least_padding.size))
+    counts = np.bincount(block, minlength=least_padding.size)
+    block_sizes = _few(least_padding, counts, MOST_ROOM * group.size)
     block = np.searchsorted(block_sizes, np.maximum(sizes, 1))
     room = block_sizes[block[group_order]]
     start = np.empty(num_groups, int)
@@ -82,16 +85,21 @@ def choose_sizes(sizes: np.ndarray) -> np.ndarray:
     return np.array(sorted(chosen))
 
 
-def _few(block_sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Some of these sizes, where neighbouring blocks are better one: their groups stay in order."""
+def _few(block_sizes: np.ndarray, counts: np.ndarray, most: float) -> np.ndarray:
+    """Some of these sizes, where neighbouring blocks are better one: their groups stay in order.
+
+    ``most``: rows that merged blocks may take.
+    """
     *smaller, largest = block_sizes
     subsets = itertools.chain.from_iterable(
         itertools.combinations(smaller, number) for number in range(len(smaller) + 1)
     )
 
-    def price(chosen: tuple[int, ...]) -> int:
+    def price(chosen: tuple[int, ...]) -> float:
         room = np.array([*chosen, largest])[np.searchsorted([*chosen, largest], block_sizes)]
-        return int(counts @ room) + ROWS_PER_BLOCK * len(chosen)
+        taken = int(counts @ room)
+        affordable = taken <= most or len(chosen) == len(smaller)
+        return taken + ROWS_PER_BLOCK * len(chosen) if affordable else np.inf
 
     return np.array([*min(subsets, key=price), largest])
 

@@ -271,3 +271,12 @@ def test_linear_statistics_lose_no_digits_to_a_large_mean(name):
     z = np.asarray(rows.x)[:, RANDOM]
     cross = rows.sum(jnp.asarray(z * exact[:, None].astype(float))).T
     np.testing.assert_allclose(ours.cross, cross, rtol=1e-5, atol=1e-8)
+
+
+def test_small_tables_are_padded_rather_than_divided():
+    """Every block is code of its own; where a table is large, padding would cost more."""
+    sizes = np.array([11, 13, 15, 17, 19, 21])
+    assert lay_out(shuffled_codes(sizes), 6).blocks == ((6, 21),)
+    assert len(lay_out(shuffled_codes(np.tile(sizes, 200)), 1200).blocks) > 1
+    uneven = lay_out(shuffled_codes(np.array([2, 2, 2, 2, 60])), 5)
+    assert uneven.blocks == ((4, 2), (1, 60))

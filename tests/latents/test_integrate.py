@@ -168,12 +168,3 @@ def test_a_grid_as_data_is_the_rule_and_serves_its_refinements_with_one_program(
         refined = refined.refined()
     assert refined.nodes > 14
     assert sum(model.grid is not None for model in traced) == 2
-
-
-def test_small_tables_are_padded_rather_than_divided():
-    sizes = np.array([3, 5, 8, 13, 21, 34])
-    few = Rows.from_arrays(np.ones((84, 1)), np.zeros(84), np.repeat(np.arange(6), sizes), 6)
-    assert few.blocks == ((6, 34),)
-    many = np.repeat(np.arange(600), np.tile(sizes, 100))
-    rows = Rows.from_arrays(np.ones((many.size, 1)), np.zeros(many.size), many, 600)
-    assert len(rows.blocks) > 1
