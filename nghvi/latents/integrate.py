@@ -43,6 +43,14 @@ from nghvi._linalg.tree import largest_divisor
 from nghvi._typing import PyTree, Scalar
 from nghvi.latents.rows import Mode, RowProblem, conditional_mode, newton_step
 
+NODES = {1: 7, 2: 5, 3: 5}
+"""Nodes per dimension by number of random effects, to begin with."""
+REFINED_NODES = 14
+"""The first refinement; each further one takes half as many again."""
+RADII = 3
+"""To begin with, where there are more effects than those."""
+LARGEST_GRID, CHEAP_GRID = 1500, 30
+"""Points up to which integrals are affordable, and are cheap."""
 LARGEST_PRODUCT = 3
 """Dimensions up to which one-dimensional rules are multiplied."""
 MOST_HERMITE = 7
@@ -66,6 +74,16 @@ class Rule(NamedTuple):
         """The points and log weights of each of so many groups."""
         turn = np.arange(number) % self.points.shape[2]
         return jnp.asarray(self.points)[:, :, turn], jnp.asarray(self.log_weights)[:, turn]
+
+
+def first_nodes(r: int) -> int:
+    """Nodes per dimension to begin with, or radii."""
+    return NODES.get(r, RADII)
+
+
+def finer(num_nodes: int, r: int) -> int:
+    """Those of the next refinement."""
+    return max(REFINED_NODES, 3 * num_nodes // 2) if r <= LARGEST_PRODUCT else num_nodes + 1
 
 
 def num_points(num_nodes: int, r: int) -> int:
@@ -172,7 +190,7 @@ SIDE_BY_SIDE = 100_000
 """Observations times nodes evaluated at once: they stay in the caches, and memory is linear."""
 PART = {1: 7, 2: 25, 3: 25}
 """Points that are evaluated together where rows are few, by number of effects: the first rules of
-:data:`nghvi.models.mixed.NODES` are one part, or a few."""
+:data:`NODES` are one part, or a few."""
 OTHER_PART = 24
 ROOM = (16, 64)
 """Parts for which there is room in a :class:`Grid` that is refined, most rules fit the first."""

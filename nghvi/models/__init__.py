@@ -1,4 +1,4 @@
 """Models: the mixed model is the only one the paper needs."""
 
 from nghvi.models.mixed import MixedModel as MixedModel
-from nghvi.models.mixed import MixedParams as MixedParams
+from nghvi.models.parameters import MixedParams as MixedParams

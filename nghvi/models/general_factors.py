@@ -17,7 +17,8 @@ from nghvi.data.grouped import select
 from nghvi.latents import crossed, crossed_integrals, integrate
 from nghvi.latents.rows import RowProblem, log_likelihood, whiten_design
 from nghvi.models import scales
-from nghvi.models.mixed import MOVES, NODES, RADII, MixedParams
+from nghvi.models.mixed import MOVES
+from nghvi.models.parameters import MixedParams
 from nghvi.models.several_factors import Effects, WithFactors
 
 PAIRS, MORE, FRESH = 8, 4, 128
@@ -38,7 +39,7 @@ class GeneralFactors(WithFactors):
 
     @property
     def nodes(self) -> int:
-        few = NODES.get(max(self.effects), RADII)
+        few = integrate.first_nodes(max(self.effects))
         return few if self.num_pairs <= PAIRS else FINER.get(max(self.effects), few)
 
     @property

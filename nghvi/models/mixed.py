@@ -7,7 +7,7 @@ theta = (weights, beta, dispersion, free parameters of Omega), all unconstrained
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -27,17 +27,10 @@ from nghvi.latents import centring, conjugate, integrate, metropolis
 from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import scales
 from nghvi.models.linear_start import LinearStart
+from nghvi.models.parameters import MixedParams, draws_of_prior
 from nghvi.networks import Identity, Skip, Trunk
 from nghvi.priors import EffectsPrior, Priors, normal_log_density
 
-NODES = {1: 7, 2: 5, 3: 5}
-"""Quadrature nodes per dimension by number of random effects, to begin with."""
-REFINED_NODES = 14
-"""The first refinement; each further one takes half as many again."""
-RADII = 3
-"""Of the rule for more effects than those."""
-LARGEST_GRID = 1500
-CHEAP_GRID = 30
 MOVES = 5
 """Metropolis moves a draw of the effects makes from the last one."""
 
@@ -45,17 +38,6 @@ GroupedData = Any
 """Rows, or LinearStatistics or a Panel where the model needs no more."""
 Effects = Any
 """One row per group; of several factors such a table each."""
-
-
-class MixedParams(NamedTuple):
-    """Unconstrained global parameters."""
-
-    weights: PyTree
-    coef: Float[Array, " q"]
-    dispersion: Float[Array, " c"]
-    effects: Float[Array, " free"]
-    weight_scale: Float[Array | np.ndarray, " layers"] = np.zeros(0)
-    """Log scale of each layer's weights; empty where their prior is fixed."""
 
 
 class MixedModel(MarginalModel):
@@ -100,8 +82,7 @@ class MixedModel(MarginalModel):
         """Quadrature nodes per dimension, or radii; 1 is Laplace's approximation."""
         if self.grid is not None:
             return int(self.grid.num_nodes)
-        default = NODES.get(self.num_effects, RADII)
-        return default if self.num_nodes is None else self.num_nodes
+        return integrate.first_nodes(self.num_effects) if self.num_nodes is None else self.num_nodes
 
     @property
     def many_modes(self) -> bool:
@@ -132,10 +113,9 @@ class MixedModel(MarginalModel):
         return dataclasses.replace(self, effects_unit=scales.units(data, noise))
 
     def refined(self) -> "MixedModel":
-        few = self.num_effects <= integrate.LARGEST_PRODUCT
-        finer = max(REFINED_NODES, 3 * self.nodes // 2) if few else self.nodes + 1
         if self.response.conjugate or self.num_effects == 0:
             return self
+        finer = integrate.finer(self.nodes, self.num_effects)
         grid = None if self.grid is None else integrate.Grid.roomy(finer, self.num_effects)
         return dataclasses.replace(self, num_nodes=finer if grid is None else None, grid=grid)
 
@@ -148,12 +128,8 @@ class MixedModel(MarginalModel):
     def plain(self) -> "MixedModel":
         if self.grid is None:
             return self
-        nodes = None if self.nodes == NODES.get(self.num_effects, RADII) else self.nodes
+        nodes = None if self.nodes == integrate.first_nodes(self.num_effects) else self.nodes
         return dataclasses.replace(self, num_nodes=nodes, grid=None)
-
-    @property
-    def _rule(self) -> "int | integrate.Grid":
-        return self.nodes if self.grid is None else self.grid
 
     def approximate(self) -> "MixedModel":
         needed = not self.response.conjugate and self.num_effects > 0
@@ -185,11 +161,11 @@ class MixedModel(MarginalModel):
 
     @property
     def integration_is_cheap(self) -> bool:
-        return self._num_points <= CHEAP_GRID
+        return self._num_points <= integrate.CHEAP_GRID
 
     @property
     def integration_is_affordable(self) -> bool:
-        return self._num_points <= LARGEST_GRID
+        return self._num_points <= integrate.LARGEST_GRID
 
     def init_params(self, key: Key, data: GroupedData) -> MixedParams:
         weights = self.trunk.init_weights(key)
@@ -214,7 +190,7 @@ class MixedModel(MarginalModel):
             dispersion = jnp.log(self.start.noise)[None]
             is_intercept = np.array(self.random) == 0
             variances = jnp.where(is_intercept, self.start.between, 0.02 * self.start.noise)
-        effects = self._effects_from_free(self.effects_prior.start(variances))
+        effects = self.effects_from_free(self.effects_prior.start(variances))
         return MixedParams(weights, coef, dispersion, effects, jnp.zeros(self._num_scales(weights)))
 
     def _free_effects(self, params: MixedParams) -> tuple[Float[Array, " free"], Scalar]:
@@ -223,7 +199,8 @@ class MixedModel(MarginalModel):
             return params.effects, jnp.zeros(())
         return scales.to_free(params.effects, self.effects_unit, self.effects_prior.correlated)
 
-    def _effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
+    def effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
+        """What theta holds of Omega, from the coordinates of its prior."""
         if self.effects_unit is None:
             return free
         return scales.from_free(free, self.effects_unit, self.effects_prior.correlated)
@@ -244,12 +221,13 @@ class MixedModel(MarginalModel):
         found = self.response.intercept_prior(self.dispersion(params), self.priors)
         if found is None:
             return jnp.zeros(())
-        first, usual = self.coef(params)[0], self._intercept_sd
+        first, usual = self.coef(params)[0], self.intercept_sd
         square = ((first - found[0]) / found[1]) ** 2 - (first / usual) ** 2
         return -0.5 * square - np.log(found[1] / usual)
 
     @property
-    def _intercept_sd(self) -> float:
+    def intercept_sd(self) -> float:
+        """Prior sd of a coefficient in the intercept's place."""
         return float(np.ravel(np.asarray(self.priors.coef_sd))[0])
 
     def log_volume(self, params: MixedParams) -> Scalar:
@@ -265,26 +243,7 @@ class MixedModel(MarginalModel):
         self, rng: np.random.Generator, number: int, start: MixedParams
     ) -> MixedParams:
         """Draws of all but the weights, which are ``start``'s, with leading axis ``number``."""
-        coef = np.asarray(self.priors.coef_sd) * rng.standard_normal((number, start.coef.size))
-        dispersion = jnp.asarray(self.response.sample_prior(rng, number, self.priors))
-        if (found := self.response.intercept_prior(dispersion, self.priors)) is not None:
-            coef[:, 0] = found[0] + coef[:, 0] * found[1] / self._intercept_sd
-        effects = np.zeros((number, start.effects.size))
-        if self.num_effects:
-            free = jnp.asarray(self.effects_prior.sample(rng, number, self.num_effects))
-            effects = np.asarray(jax.vmap(self._effects_from_free)(free))
-        drawn = MixedParams(
-            jax.tree.map(lambda w: np.broadcast_to(w, (number, *w.shape)), start.weights),
-            jnp.asarray(coef),
-            dispersion,
-            jnp.asarray(effects),
-            rng.standard_normal((number, np.asarray(start.weight_scale).size)),
-        )
-        # Priors are stated for the numbers themselves, theta may hold them in units of the effects.
-        plain = drawn._replace(weights=(), weight_scale=np.zeros((number, 0)))
-        unit = jax.vmap(self.coef_unit)(plain)[:, None]
-        own = dispersion - jnp.log(unit) if self.response.takes_intercept else dispersion
-        return drawn._replace(coef=drawn.coef / unit, dispersion=own)
+        return draws_of_prior(self, rng, number, start)
 
     def _num_scales(self, weights: PyTree) -> int:
         learnt = self.priors.weight_sd is None and not self.trunk.sized
@@ -386,7 +345,7 @@ class MixedModel(MarginalModel):
             eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)
             fit = log_likelihood(self.response_of(data), self.dispersion(params), data, eta)
         else:
-            fit = integrate.log_marginal(self.row_problem(params, data), self._rule)
+            fit = integrate.log_marginal(self.row_problem(params, data), self.grid or self.nodes)
         return fit + self.log_prior(params)
 
     def log_joint(self, params: MixedParams, latents: Effects, data: GroupedData) -> Scalar:
@@ -477,7 +436,7 @@ class MixedModel(MarginalModel):
             return conjugate.moments(self.conditional(params, data))
         if r == 0 or self.nodes == 1:
             return self.draw_effects(key, params, data), jnp.zeros((r, r, data.num_groups))
-        mean, cov = integrate.moments(self.row_problem(params, data), self._rule)
+        mean, cov = integrate.moments(self.row_problem(params, data), self.grid or self.nodes)
         inverse = small.inverse_lower(lower)
         return conjugate.colour(mean, lower), jnp.einsum("ai,abk,bj->ijk", inverse, cov, inverse)
 

@@ -29,7 +29,8 @@ from nghvi.latents import conjugate, krylov, schur
 from nghvi.latents import selected_inverse as inverse
 from nghvi.models import scales
 from nghvi.models.linear_start import LinearStart
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import MixedParams
 from nghvi.networks import Skip
 from nghvi.priors import EffectsPrior
 
@@ -145,7 +146,7 @@ class WithFactors(MixedModel):
         free, log_jacobians = zip(*found, strict=True)
         return jnp.concatenate(free), sum(log_jacobians, jnp.zeros(()))
 
-    def _effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
+    def effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
         if self.effects_unit is None:
             return free
         parts = zip(self.effects_prior.each(free), self._units, strict=True)

@@ -25,7 +25,8 @@ from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.latents import conjugate, schur
 from nghvi.latents.rows import whiten_design
 from nghvi.models.general_factors import GeneralFactors
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import MixedParams
 from nghvi.models.several_factors import Effects, SeveralFactors, WithFactors
 from nghvi.priors import EffectsPrior
 

@@ -25,7 +25,8 @@ from nghvi.data.scaling import Scaling
 from nghvi.data.source import Groups
 from nghvi.data.streamed import StreamedRows
 from nghvi.inference import Inference, unravel_draws
-from nghvi.models.mixed import MixedModel, MixedParams, prepare
+from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.parameters import MixedParams
 from nghvi.networks import Identity
 from nghvi.posterior.effects import average_moments, effects_of
 

@@ -27,7 +27,8 @@ from nghvi._typing import Data, Key
 from nghvi.data.blocks import padded
 from nghvi.data.panel import distinct_rows
 from nghvi.data.streamed import StreamedRows
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import MixedParams
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 

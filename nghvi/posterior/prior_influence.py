@@ -24,7 +24,8 @@ from nghvi._core.evaluate import log_targets
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import MixedParams
 from nghvi.networks import Identity
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at

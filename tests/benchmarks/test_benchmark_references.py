@@ -10,7 +10,8 @@ from benchmarks import default_priors, longitudinal, textbook
 from benchmarks.longitudinal_reference import log_huang_wand, log_likelihood_by_grid, root
 from nghvi._linalg.lowrank import pack_lower
 from nghvi.data import Rows
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import MixedParams
 from nghvi.networks import Identity
 from nghvi.priors import HuangWand
 from nghvi.responses import RESPONSES

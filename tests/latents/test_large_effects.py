@@ -202,7 +202,7 @@ def test_both_coordinates_give_the_same_posterior():
 
 def test_integrals_that_cannot_be_afforded_are_not_called_converged(monkeypatch):
     model, _, rows = longitudinal(Logit())
-    monkeypatch.setattr("nghvi.models.mixed.LARGEST_GRID", 30)
+    monkeypatch.setattr("nghvi.latents.integrate.LARGEST_GRID", 30)
     done = infer(model, rows, importance=False)
     assert done.model.nodes == model.nodes
     assert (done.verdict.status, done.verdict.cause) == ("not_converged", "unaffordable")

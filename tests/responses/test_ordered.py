@@ -11,7 +11,8 @@ import nghvi
 from nghvi._core.errors import DataError
 from nghvi._core.response import ResponseError
 from nghvi.estimators.reader import read_to_fit
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import MixedParams
 from nghvi.networks import Identity
 from nghvi.priors import HalfT, Priors
 from nghvi.responses import OrderedLogit

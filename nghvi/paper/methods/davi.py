@@ -40,7 +40,8 @@ from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import Rows
 from nghvi.families import CholeskyGaussian
 from nghvi.inference import Inference
-from nghvi.models.mixed import GroupedData, MixedModel, MixedParams, prepare
+from nghvi.models.mixed import GroupedData, MixedModel, prepare
+from nghvi.models.parameters import MixedParams
 from nghvi.networks import Identity
 from nghvi.paper.methods import snngm
 from nghvi.paper.methods.published_start import published_start

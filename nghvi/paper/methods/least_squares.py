@@ -21,7 +21,8 @@ from nghvi.data.grouped import Observations
 from nghvi.data.panel import distinct_rows
 from nghvi.families import Point
 from nghvi.inference import Inference
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import MixedParams
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Run
 from nghvi.recipes.verdict import Cause, Status, Verdict

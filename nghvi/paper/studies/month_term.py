@@ -27,7 +27,8 @@ import nghvi
 from nghvi._core.errors import DataWarning
 from nghvi.estimators.reader import DRAWS
 from nghvi.inference import unravel_draws
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import MixedParams
 from nghvi.networks import Identity
 from nghvi.paper.finance import StockPanel
 from nghvi.paper.finance.stock_panel import GROUP, RETURN, mean_se

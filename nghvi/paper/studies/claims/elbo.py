@@ -13,7 +13,8 @@ from nghvi._core.model import unraveller
 from nghvi._programs import program
 from nghvi.data import LinearStatistics, Rows
 from nghvi.latents import conjugate
-from nghvi.models.mixed import MixedModel, MixedParams
+from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import MixedParams
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.davi import effects_from_locals
 from nghvi.paper.methods.snngm import log_standard_normal
