@@ -90,9 +90,8 @@ class MixedModel(MarginalModel):
 
     @property
     def marginal_is_exact(self) -> bool:
-        if self.response.conjugate or self.num_effects == 0 or self.grid is not None:
-            return True
-        return self.nodes > 1
+        known = self.response.conjugate or self.num_effects == 0
+        return known or self.grid is not None or self.nodes > 1
 
     def suited(self, data: GroupedData) -> "MixedModel":
         """The same model with coordinates of Omega, or a start, that suit the data."""
