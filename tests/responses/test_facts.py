@@ -13,6 +13,7 @@ import nghvi
 from nghvi._core.errors import DataError, FormulaError
 from nghvi._core.response import ResponseError
 from nghvi.cli import main
+from nghvi.data.coding import Coding
 from nghvi.estimators.row_facts import RowFacts
 from nghvi.formula import learn, parse
 from nghvi.interpret import followed, lek_profile
@@ -77,7 +78,10 @@ def test_exposures_and_bounds_are_the_columns_of_a_formula(settings, formula):
     data = rows().assign(time=np.arange(1, 49.0), low=np.where(np.arange(48) % 2, 1.0, -np.inf))
     data["f"] = np.maximum(data["f"], data["low"])
     read = RowFacts.of(nghvi.MixedRegressor("g", **settings))
-    table = read.table(data[["x", "g", *read.columns]], "g")
+    given = data[["x", "g", *read.columns]]
+    cells = read.cells(given, "g")
+    coding = Coding.learn(cells, indicator=False, intercept=True, pool=False)
+    table = read.beside(coding.table(cells, by_name=True), given)
     design = learn(formula, data)
     np.testing.assert_array_equal(table.values, design.table(data).values)
     assert (read.known_coef, read.names) == (design.known_coef, design.facts)
