@@ -39,7 +39,8 @@ from nghvi.recipes.settings import Settings
 from nghvi.recipes.start import first_theta, laplace_start, value_and_score
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
-COSTLY = 20_000
+COSTLY, EXPENSIVE = 4_000, 20_000
+"""Numbers touched by an evaluation beyond which ELBO and importance weights take fewer of them."""
 TELLING, FEWER, USUAL = 70_000_000, 100, 250
 """Numbers touched by the draws that tell the ELBO of such a model, and how many they are at
 least and at most."""
@@ -358,12 +359,12 @@ def finish(
         pool = _pool(key_pool, done.q)
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
     fitted = model if fitted is None else fitted
-    costly = evaluation_size(fitted, data) > COSTLY
+    rough_size = evaluation_size(fitted, data)
     batch = side_by_side(fitted, data.example if isinstance(data, Batches) else data)
     size = max(evaluation_size(model, data), 1)
     slow = not model.integration_is_cheap or size > HUGE
     some = 50 if slow else int(np.clip(TELLING // size, FEWER, USUAL))
-    draws = some if costly else 2000
+    draws = some if rough_size > COSTLY else 2000
     correct = correct and not integrals_are_costly(model, data)
     if size > ENORMOUS:
         draws = FEW
@@ -377,7 +378,15 @@ def finish(
     if correct and gap > (EXACT if 2**10 * size <= AFFORDABLE else CLOSE_ENOUGH):
         rng = _generator(key_pool)
         number = int(np.clip(np.log2(AFFORDABLE / size), 10, 12))
-        corrected = importance_pool(found, model, data, rng, log2_draws=number, batch=batch)
+        corrected = importance_pool(
+            found,
+            model,
+            data,
+            rng,
+            log2_draws=number,
+            batch=batch,
+            expensive=rough_size > EXPENSIVE,
+        )
     if corrected is None:
         corrected = _pool(key_pool, done.q)._replace(log_evidence=found.log_evidence)
     return Inference(

@@ -3,7 +3,8 @@
 q is the best Gaussian; a posterior with few groups is skewed. For small m the exact posterior
 is in reach: draw from a multivariate t fitted to the weighted draws of q (heavier tails than
 the target's keep the weights bounded), weigh by p(y, theta) / proposal, smooth the largest
-weights (PSIS), and keep the result if the Pareto shape says that it is reliable.
+weights (PSIS), and keep the result if the Pareto shape says that it is reliable. Where densities
+take long, a polynomial through those of the first round stands for most of the others.
 """
 
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.recipes.pareto import pareto_smoothed
+from nghvi.recipes.surface import Surface, fitted_surface
 
 RELIABLE = 0.7
 """Pareto shape above which importance weights are not to be trusted."""
@@ -107,27 +109,41 @@ def importance_pool(
     rounds: int = 4,
     log2_draws: int = 12,
     batch: int | None = None,
+    expensive: bool = True,
 ) -> Pool | None:
-    """Correct the draws of an evaluation; None where the weights are not to be trusted."""
+    """Correct the draws of an evaluation; None where the weights are not to be trusted.
+
+    ``expensive``: whether densities take so long that the second round is a smaller one, too.
+    """
     m = evaluation.theta.shape[1]
     if m > LARGEST_DIMENSION or not np.isfinite(evaluation.log_ratio).any():
         return None
     log_ratio = np.maximum(evaluation.log_ratio, evaluation.log_ratio.max() - 700)
     weight, k_hat = smooth_weights(log_ratio)
     current, kept = Pool(evaluation.theta, weight, k_hat, False), []
-    # Few draws know the proposal's moments roughly: a small round finds better ones first. Then
-    # half of the draws are usually enough.
-    reductions = (3, 1) if len(weight) < 2 ** (log2_draws - 2) else ()
-    for reduction in (*reductions, *(rounds - len(reductions)) * (0,)):
+    surface: Surface | None = None
+    few = len(weight) < 2 ** (log2_draws - 2)
+    for turn in range(rounds):
+        # Few draws know the proposal's moments roughly: a small round finds better ones first.
+        # Then half of the draws are usually enough.
+        halved = turn == 1 and (expensive or surface is not None)
+        reduction = (3 if turn == 0 else int(halved)) if few else 0
         centre, root = _moments(current)
         if root is None:
             break
         standard = _t_points(m, log2_draws - reduction, rng)
         theta = centre + standard @ root.T
-        log_ratio = log_targets(model, data, theta, batch) - _t_log_density(standard, root)
+        by_surface = np.full(len(theta), False) if surface is None else surface.holds(theta)
+        log_target = np.empty(len(theta))
+        log_target[~by_surface] = log_targets(model, data, theta[~by_surface], batch)
+        if surface is not None:
+            log_target[by_surface] = surface(theta[by_surface])
+        log_ratio = log_target - _t_log_density(standard, root)
         if not np.isfinite(log_ratio).any():
             break
         weight, k_hat = smooth_weights(np.maximum(log_ratio, log_ratio.max() - 700))
+        if few and not kept and k_hat < RELIABLE:
+            surface = fitted_surface(theta, log_target, weight)
         current = Pool(theta, weight, k_hat, k_hat < RELIABLE, log_mean_exp(log_ratio))
         # Weighted draws of q itself are never among them: its tails are too light to be seen
         # missing, so their effective number flatters.

@@ -1,0 +1,73 @@
+"""A polynomial in place of a log density."""
+
+import numpy as np
+import pytest
+from scipy.special import gammaln
+
+from nghvi.recipes.importance import Pool, smooth_weights
+from nghvi.recipes.surface import fitted_surface
+
+
+def _draws(m: int, size: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    heavy = np.sqrt(rng.chisquare(7, size=(size, 1)) / 7)
+    return rng.normal(size=(size, m)) / heavy
+
+
+def _log_t(x: np.ndarray) -> np.ndarray:
+    m = x.shape[1]
+    return gammaln((7 + m) / 2) - (7 + m) / 2 * np.log1p(np.sum(x**2, axis=1) / 7)
+
+
+def _weights(x: np.ndarray, log_density: np.ndarray) -> np.ndarray:
+    return smooth_weights(log_density - _log_t(x))[0]
+
+
+def test_a_quartic_is_found_exactly() -> None:
+    def log_density(x: np.ndarray) -> np.ndarray:
+        a, b, c = x.T
+        odd = 0.1 * a * b * c + 0.05 * a**3 - 0.02 * b**2 * c**2
+        return 300 - 0.5 * np.sum(x**2, axis=1) + 0.3 * a * b + odd - 0.01 * a**4
+
+    x = _draws(3, 400, 1)
+    surface = fitted_surface(x, log_density(x), _weights(x, log_density(x)))
+    assert surface is not None
+    fresh = _draws(3, 200, 2)
+    inside = surface.holds(fresh)
+    assert 0.8 < inside.mean() < 1
+    # The smallest penalty is not none.
+    np.testing.assert_allclose(surface(fresh)[inside], log_density(fresh)[inside], atol=1e-3)
+
+
+@pytest.mark.parametrize("m", [2, 5])
+def test_means_and_sds_of_a_skewed_posterior(m: int) -> None:
+    """Of log-gamma variables, against weights by their density itself at the same points."""
+
+    def log_density(x: np.ndarray) -> np.ndarray:
+        return np.sum(8 * x / np.sqrt(8) - 8 * np.exp(x / np.sqrt(8)), axis=1)
+
+    x = _draws(m, 512, 3)
+    surface = fitted_surface(x, log_density(x), _weights(x, log_density(x)))
+    assert surface is not None
+    fresh = _draws(m, 2048, 4)
+    exact = log_density(fresh)
+    mixed = np.where(surface.holds(fresh), surface(fresh), exact)
+    pools = [Pool(fresh, _weights(fresh, each), 0.0, True) for each in (exact, mixed)]
+    means = [pool.weight @ pool.theta for pool in pools]
+    sds = [
+        np.sqrt(pool.weight @ (fresh - mean) ** 2) for pool, mean in zip(pools, means, strict=True)
+    ]
+    assert np.abs(means[1] - means[0]).max() < 0.01 * sds[0].min()
+    np.testing.assert_allclose(sds[1], sds[0], rtol=0.01)
+
+
+def test_what_is_no_polynomial_is_not_taken_for_one() -> None:
+    x = _draws(2, 512, 5)
+    log_density = -0.5 * np.sum(x**2, axis=1) + 2 * np.sin(6 * x[:, 0])
+    assert fitted_surface(x, log_density, _weights(x, log_density)) is None
+
+
+def test_few_points_make_no_surface() -> None:
+    x = _draws(6, 20, 6)
+    log_density = -0.5 * np.sum(x**2, axis=1) - np.sum(np.cosh(x), axis=1)
+    assert fitted_surface(x, log_density, np.full(20, 1 / 20)) is None
