@@ -20,6 +20,7 @@ import pandas as pd
 
 import nghvi
 from nghvi._core.evaluate import evaluate
+from nghvi._core.model import MarginalModel
 from nghvi.paper.studies.facts import about
 from nghvi.recipes import importance, surface
 
@@ -62,6 +63,7 @@ def compare(response: str, rows: int, groups: int, effects: str, seed: int) -> d
     data = table(response, rows, groups, seed)
     model = nghvi.mixed(f"y ~ x0 + x1 + ({effects} | g)", data, response=response)
     fit = model.posterior_.inference
+    assert isinstance(fit.model, MarginalModel)
     found = evaluate(jax.random.key(seed), fit.q, fit.model, fit.data, draws=DRAWS)
     row: dict = {"response": response, "rows": rows, "groups": groups, "effects": effects}
     row |= {"seed": seed, "parameters": found.theta.shape[1], "status": fit.verdict.status.name}

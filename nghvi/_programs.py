@@ -49,7 +49,7 @@ KNOWN = {"nghvi", "builtins", "functools", "operator", "collections", "types", *
 """Packages whose functions and classes are what their version says, or the standard library's."""
 SMALL = 30_000
 """Numbers given to a program below which it is compiled the quick way."""
-QUICKLY = {"xla_cpu_use_fusion_emitters": False}
+QUICKLY: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
 """XLA's older way to make kernels: a third to a half less to compile, and no slower to run, but for
 normal distribution functions, which it does not vectorise."""
 SWITCHED_OFF = "jax_disable_jit"
@@ -178,7 +178,7 @@ def _no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _compile(lowered: jax.stages.Lowered, options: dict[str, bool]) -> jax.stages.Compiled:
+def _compile(lowered: jax.stages.Lowered, options: dict[str, str | bool]) -> jax.stages.Compiled:
     """Without JAX's own cache: a program that comes from there cannot be written once more."""
     before = getattr(jax.config, WORTH)
     jax.config.update(WORTH, float("inf"))

@@ -120,7 +120,8 @@ def importance_pool(
         return None
     log_ratio = np.maximum(evaluation.log_ratio, evaluation.log_ratio.max() - 700)
     weight, k_hat = smooth_weights(log_ratio)
-    current, kept = Pool(evaluation.theta, weight, k_hat, False), []
+    current = Pool(evaluation.theta, weight, k_hat, False)
+    kept: list[Pool] = []
     surface: Surface | None = None
     few = len(weight) < 2 ** (log2_draws - 2)
     for turn in range(rounds):
