@@ -18,6 +18,8 @@ ROWS_PER_BLOCK = 1000
 compute in all the steps of a fit."""
 MOST_ROOM = 1.5
 """Times the rows that blocks may take for this."""
+LEAST, DOUBLING = 16, 1024
+"""Sizes that share programs: the least of them, and up to where each is twice the one before."""
 
 
 class Layout(NamedTuple):
@@ -111,6 +113,12 @@ def _round_up(sizes: np.ndarray) -> np.ndarray:
 
 
 def padded(n: int) -> int:
-    """The next of a sequence of sizes that grows by an eighth: these share compiled programs."""
-    unit = 2 ** max((max(n, 1)).bit_length() - 4, 0)
+    """The next of a sequence of sizes that share compiled programs.
+
+    It doubles up to ``DOUBLING``, where compiling takes longer than computing, and grows by an
+    eighth beyond.
+    """
+    if n <= DOUBLING:
+        return max(LEAST, 1 << (n - 1).bit_length()) if n > 0 else 0
+    unit = 2 ** (n.bit_length() - 4)
     return -(-n // unit) * unit

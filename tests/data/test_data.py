@@ -224,12 +224,12 @@ def statistics_of(num_groups):
 def test_numbers_of_groups_share_programs():
     seen = [
         jax.tree.flatten(jax.tree.map(jax.typeof, statistics_of(number).filled_up()))
-        for number in (57, 58, 60)
+        for number in (33, 57, 64)
     ]
     assert seen[0] == seen[1] == seen[2]
-    assert statistics_of(57).filled_up().num_groups == 60
-    few, many = statistics_of(12), statistics_of(5000)
-    assert few.filled_up() is few  # another program would serve as many
+    assert [statistics_of(n).filled_up().num_groups for n in (3, 57, 1025)] == [16, 64, 1152]
+    full, many = statistics_of(64), statistics_of(5000)
+    assert full.filled_up() is full
     assert many.filled_up() is many  # another program costs less
 
 
