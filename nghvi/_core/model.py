@@ -168,6 +168,10 @@ class MarginalModel(LatentModel):
         """Whether natural gradients of a diagonal Gaussian find more than Adam where it is deep."""
         return False
 
+    def given_up(self, params: Params) -> bool:
+        """Whether a simpler model without a part, such as a network, says what this one does."""
+        return False
+
     def is_drawn(self, data: Data) -> bool:
         """Whether :meth:`log_marginal` is a mean over draws, which are the same for every theta.
 
@@ -227,6 +231,9 @@ class DividedModel(MarginalModel):
     @property
     def moves_naturally(self) -> bool:
         return self.model.moves_naturally
+
+    def given_up(self, params: Params) -> bool:
+        return self.model.given_up(params)
 
     def refined(self) -> Self:
         better = self.model.refined()

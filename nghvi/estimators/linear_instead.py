@@ -15,14 +15,11 @@ from sklearn.base import clone
 
 from nghvi.estimators.factor_checks import random_of
 from nghvi.estimators.tables import verdict_sentence
-from nghvi.networks import Skip
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 
 if TYPE_CHECKING:
     from nghvi.estimators._base import MixedEstimator
 
-LEAST_SIZE = 0.1
-"""Of a network that adds something; its prior is N(0, 1)."""
 WORTH_SLOPES = 2.0
 """Nats of log evidence by which slopes have to be ahead: where it is a draw, fewer effects predict
 new groups better."""
@@ -30,11 +27,8 @@ new groups better."""
 
 def size_if_nothing(posterior: MixedPosterior) -> float | None:
     """The size of a network that adds nothing; None if it does, or has no size."""
-    if not isinstance(posterior.model.trunk, Skip):
-        return None
-    centre = posterior.inference.q.centre
-    size = float(np.abs(params_at(posterior.model, posterior.data, centre).weights.size[0]))
-    return size if size < LEAST_SIZE else None
+    found = params_at(posterior.model, posterior.data, posterior.inference.q.centre)
+    return posterior.model.trunk.size_of(found.weights) if posterior.model.given_up(found) else None
 
 
 def adopt_linear(estimator: "MixedEstimator", size: float, X: Any, y: Any, counts: Any) -> None:

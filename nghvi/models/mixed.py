@@ -28,7 +28,7 @@ from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import scales
 from nghvi.models.linear_start import LinearStart
 from nghvi.models.parameters import MixedParams, draws_of_prior
-from nghvi.networks import Identity, Skip, Trunk
+from nghvi.networks import LEAST_SIZE, Identity, Skip, Trunk
 from nghvi.priors import EffectsPrior, Priors, normal_log_density
 
 MOVES = 5
@@ -96,9 +96,8 @@ class MixedModel(MarginalModel):
     def suited(self, data: GroupedData) -> "MixedModel":
         """The same model with coordinates of Omega, or a start, that suit the data."""
         if isinstance(self.trunk, Skip) and self.response.conjugate:
-            if not isinstance(data, Rows | Panel):
-                return self
-            return dataclasses.replace(self, start=LinearStart.of(data))
+            known = isinstance(data, Rows | Panel)
+            return dataclasses.replace(self, start=LinearStart.of(data)) if known else self
         if self.num_effects == 0 or not isinstance(self.trunk, Identity):
             return self
         noise = None
@@ -131,12 +130,16 @@ class MixedModel(MarginalModel):
         return dataclasses.replace(self, num_nodes=nodes, grid=None)
 
     def approximate(self) -> "MixedModel":
-        needed = not self.response.conjugate and self.num_effects > 0
-        return dataclasses.replace(self, num_nodes=1, grid=None) if needed else self
+        if self.response.conjugate:
+            return dataclasses.replace(self, trunk=self.trunk.rough())
+        return dataclasses.replace(self, num_nodes=1, grid=None) if self.num_effects else self
 
     @property
     def moves_naturally(self) -> bool:
         return self.trunk.sized and self.response.conjugate
+
+    def given_up(self, params: MixedParams) -> bool:
+        return self.trunk.sized and self.trunk.size_of(params.weights) < LEAST_SIZE
 
     def num_observations(self, data: GroupedData) -> float:
         return float(data.num_rows)
@@ -154,9 +157,8 @@ class MixedModel(MarginalModel):
 
     @property
     def _num_points(self) -> int:
-        if self.response.conjugate or self.num_effects == 0:
-            return 1
-        return integrate.num_points(self.nodes, self.num_effects)
+        known = self.response.conjugate or self.num_effects == 0
+        return 1 if known else integrate.num_points(self.nodes, self.num_effects)
 
     @property
     def integration_is_cheap(self) -> bool:
@@ -326,8 +328,7 @@ class MixedModel(MarginalModel):
         What theta holds is translated once, not wherever it is read: that much less to compile.
         """
         free, log_jacobian = self._free_effects(params)
-        model = dataclasses.replace(self, effects_unit=None)
-        params = params._replace(effects=free)
+        model, params = dataclasses.replace(self, effects_unit=None), params._replace(effects=free)
         log_jacobian += params.coef.size * jnp.log(model.coef_unit(params))
         params = params._replace(coef=model.coef(params), dispersion=model.dispersion(params))
         return dataclasses.replace(model, relative_coef=False), params, log_jacobian
@@ -337,8 +338,7 @@ class MixedModel(MarginalModel):
             model, params, log_jacobian = self._in_plain_coordinates(params)
             return model.log_marginal(params, data) + log_jacobian
         if self.response.conjugate:
-            moments = self._moments(params, data)
-            lower = self.precision_factor(params)
+            moments, lower = self._moments(params, data), self.precision_factor(params)
             fit = conjugate.log_marginal(moments, jnp.exp(params.dispersion[0]), lower)
         elif self.num_effects == 0:
             eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)

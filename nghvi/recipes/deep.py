@@ -32,15 +32,17 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from nghvi._core.batches import Batches
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
 from nghvi._core.evaluate import evaluate, evaluation_size
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit
-from nghvi._core.model import LatentModel, MarginalModel
+from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.score import AtRest, Emphasised, Faint, Integrated, Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import Variational
+from nghvi._programs import program
 from nghvi._typing import Data, Key, Params
 from nghvi.families import Factor, Point
 from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on
@@ -53,15 +55,17 @@ STEPS, SAMPLED_STEPS = 2100, 5400
 SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
 STARTS, STARTS_AT_REST = 3, 6
 """Climbs; where latents are at rest they cost little, so there are more, twice as long."""
-ENCORES = (0.5, 0.25, 0.25, 0.25)
-"""Further stages where the ELBO still moves, and how long natural steps are in them."""
+NATURAL_ENCORES = (0.5, 0.25)
+"""Further natural stages where the ELBO still moves, and how long their steps are."""
+ENCORES = 4
+"""Further stages of polishing where the ELBO still moves."""
 PRIOR_IN_SEARCH = 0.1
 """How much the prior counts in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
 """Of natural gradient steps: of the mean in posterior sds, and of log variances."""
 EMPHASIS_AT_FIRST, EMPHASIS = 4.0, 2.0
 """How often data count for the weights of a network, at most, in the first and in later stages."""
-LEAST_PAIRS, MOST_PAIRS, MOST_COSTLY_PAIRS = 25, 1600, 100
+LEAST_PAIRS, MOST_PAIRS, MOST_COSTLY_PAIRS = 25, 400, 100
 """Pairs of draws behind the verdict; fewer where they leave no doubt."""
 LARGEST_EVALUATION = 50_000_000
 """Numbers touched by one evaluation of the ELBO beyond which it is not evaluated anew."""
@@ -121,6 +125,7 @@ def deep_recipe(
     steps, start = settings.steps, settings.begin
     natural = settings.of_family is None and isinstance(score, Integrated)
     natural = natural and isinstance(model, MarginalModel) and model.moves_naturally
+    score = Integrated(roughly=True) if natural else score  # no digits of steps that are noisy
     family = Factor(rank=0) if natural else settings.of_family or Factor()
     lengths = Lengths.of(steps or (STEPS if isinstance(score, Integrated) else SAMPLED_STEPS))
     params = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
@@ -191,14 +196,28 @@ def deep_recipe(
     else:
         stages += [explore, *in_two(polish)]
     if steps is None:
-        for n, share in enumerate(ENCORES, 2):
-            again = polish._replace(name=f"polish {n}")
-            if natural:
+        if natural:
+            for n, share in enumerate(NATURAL_ENCORES, 2):
+                needed = kept_first and n == 2  # the first to count the data as all later
                 again = natural_stage(f"natural {n}", carry_on, share)
-            needed = natural and kept_first and n == 2  # the first to count the data as all later
-            stages += in_two(again._replace(encore=not needed))
+                stages += in_two(again._replace(encore=not needed))
+        else:
+            for n in range(2, 2 + ENCORES):
+                stages += in_two(polish._replace(name=f"polish {n}", encore=True))
     judge = judge_settling(batch, settled, **about)
-    return Recipe("deep", tuple(stages), judge, widen)
+    recipe = Recipe("deep", tuple(stages), judge, widen)
+    return recipe._replace(promising=is_used) if natural else recipe
+
+
+def is_used(model: LatentModel, data: Data, q: Variational) -> bool:
+    """Whether the network is not given up: one that is need not settle."""
+    example = data.example if isinstance(data, Batches) else data
+    return not cast(MarginalModel, model).given_up(_params_at(model, example, q.centre))
+
+
+@program
+def _params_at(model: LatentModel, data: Data, theta: Float[Array, " m"]) -> Params:
+    return unraveller(model, data)(theta)
 
 
 def searching(climb: Stage) -> tuple[Stage, Stage]:

@@ -63,6 +63,8 @@ class Recipe(NamedTuple):
     judge: Judge
     finish: Callable[[Variational], Variational] = lambda q: q
     """What is made of the judged (or interrupted) result, such as a projection."""
+    promising: Callable[[LatentModel, Data, Variational], bool] = lambda model, data, q: True
+    """Whether a result is worth encores."""
 
 
 class Position(NamedTuple):
@@ -153,7 +155,8 @@ def run(
             stage = recipe.stages[index]
             current = at.current if index == at.stage else None
             left_out = current is None and (
-                not _may_be_better(judge(judge_key, model, data, done))
+                not recipe.promising(model, data, done[-1].fit.q)
+                or not _may_be_better(judge(judge_key, model, data, done))
                 if stage.encore
                 else stage.continues and left_out
             )
