@@ -55,18 +55,19 @@ STEPS, SAMPLED_STEPS = 2100, 5400
 SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
 STARTS, STARTS_AT_REST = 3, 6
 """Climbs; where latents are at rest they cost little, so there are more, twice as long."""
-NATURAL_ENCORES = (0.5, 0.25)
-"""Further natural stages where the ELBO still moves, and how long their steps are."""
-ENCORES = 4
-"""Further stages of polishing where the ELBO still moves."""
+ENCORES, FEWER_ENCORES = (0.5, 0.25, 0.25, 0.25), 2
+"""Further stages where the ELBO still moves, and how long natural steps are in them; fewer of these
+where the data count once."""
 PRIOR_IN_SEARCH = 0.1
 """How much the prior counts in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
 """Of natural gradient steps: of the mean in posterior sds, and of log variances."""
 EMPHASIS_AT_FIRST, EMPHASIS = 4.0, 2.0
 """How often data count for the weights of a network, at most, in the first and in later stages."""
-LEAST_PAIRS, MOST_PAIRS, MOST_COSTLY_PAIRS = 25, 400, 100
-"""Pairs of draws behind the verdict; fewer where they leave no doubt."""
+LEAST_PAIRS, MOST_PAIRS, FEWER_PAIRS, MOST_COSTLY_PAIRS = 25, 1600, 400, 100
+"""Pairs of draws behind the verdict; fewer where they leave no doubt, or take long."""
+SMALL_EVALUATION = 20_000
+"""Numbers touched by one evaluation up to which there may be most pairs."""
 LARGEST_EVALUATION = 50_000_000
 """Numbers touched by one evaluation of the ELBO beyond which it is not evaluated anew."""
 CHUNK = 50
@@ -125,10 +126,13 @@ def deep_recipe(
     steps, start = settings.steps, settings.begin
     natural = settings.of_family is None and isinstance(score, Integrated)
     natural = natural and isinstance(model, MarginalModel) and model.moves_naturally
-    score = Integrated(roughly=True) if natural else score  # no digits of steps that are noisy
     family = Factor(rank=0) if natural else settings.of_family or Factor()
     lengths = Lengths.of(steps or (STEPS if isinstance(score, Integrated) else SAMPLED_STEPS))
     params = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
+    rows = model.num_observations(data)
+    redundancy = weights_per_row(params, rows)
+    if natural and redundancy <= 1:
+        score = Integrated(roughly=True)  # noisy steps need few digits
     unit, climb_score = starting_sd(params), score
     at_rest = eqx.filter_eval_shape(model.log_at_rest, params, data) is not None
     if at_rest:
@@ -163,14 +167,12 @@ def deep_recipe(
 
     # Adam moves a coordinate by about length x unit per step; log scales by the length itself. A
     # step of the exploration is a multiple of the posterior sd, which falls with the root of n.
-    rows = model.num_observations(data)
     wide = min(10.0, 550 / np.sqrt(rows)) * unit
     climb = stage("climb", climb_from, climb_score, ScaledGradient(20 * unit), 0.05, 0.0)
     explore = stage("explore", from_best, score, ScaledGradient(wide), 0.05, 0.3)
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
     polish = polish._replace(anchored=True)
 
-    redundancy = weights_per_row(params, rows)
     kept_first = steps is None and min(redundancy, EMPHASIS_AT_FIRST) > EMPHASIS
 
     def natural_stage(name: str, begin: Begin, share: float, emphasis: float = EMPHASIS) -> Stage:
@@ -196,14 +198,13 @@ def deep_recipe(
     else:
         stages += [explore, *in_two(polish)]
     if steps is None:
-        if natural:
-            for n, share in enumerate(NATURAL_ENCORES, 2):
-                needed = kept_first and n == 2  # the first to count the data as all later
+        fewer = FEWER_ENCORES if natural and redundancy <= 1 else len(ENCORES)
+        for n, share in enumerate(ENCORES[:fewer], 2):
+            again = polish._replace(name=f"polish {n}")
+            if natural:
                 again = natural_stage(f"natural {n}", carry_on, share)
-                stages += in_two(again._replace(encore=not needed))
-        else:
-            for n in range(2, 2 + ENCORES):
-                stages += in_two(polish._replace(name=f"polish {n}", encore=True))
+            needed = natural and kept_first and n == 2  # the first to count the data as all later
+            stages += in_two(again._replace(encore=not needed))
     judge = judge_settling(batch, settled, **about)
     recipe = Recipe("deep", tuple(stages), judge, widen)
     return recipe._replace(promising=is_used) if natural else recipe
@@ -314,7 +315,8 @@ def _paired_change(
     limit: float,
 ) -> tuple[float, Bounds]:
     """Difference of two ELBOs by the same noise, which is most of what they have in common."""
-    most = MOST_PAIRS if model.integration_is_cheap else MOST_COSTLY_PAIRS
+    most = MOST_PAIRS if evaluation_size(model, data) <= SMALL_EVALUATION else FEWER_PAIRS
+    most = most if model.integration_is_cheap else MOST_COSTLY_PAIRS
     pairs = np.zeros(0)
     while True:
         key_now = jax.random.fold_in(key, pairs.size)

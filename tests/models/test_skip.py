@@ -337,10 +337,10 @@ def test_data_count_once_where_there_are_rows_enough():
 def test_data_count_as_often_as_there_are_weights_for_a_row(units, at_first, later):
     stages = natural_scores((units,))
     found = [np.unique(stage.algorithm.score.times) for stage in stages.values()]
-    expected = [[1, at_first], *[[1, later]] * 2]
+    expected = [[1, at_first], *[[1, later]] * 4]
     np.testing.assert_allclose(found, expected)
     # What was kept by the first stage has to hold where data count as often as in all later ones.
-    assert [stage.encore for stage in stages.values()] == [False, at_first == later, True]
+    assert [stage.encore for stage in stages.values()] == [False, at_first == later, *[True] * 3]
     # In a given number of steps there is one stage.
     (only,) = natural_scores((units,), steps=500).values()
     assert np.max(only.algorithm.score.times) == min(later, EMPHASIS)
