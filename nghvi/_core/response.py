@@ -106,11 +106,25 @@ class Response(eqx.Module):
                 "explain."
             )
 
+    def check_facts(self, names: tuple[str, ...]) -> None:
+        """Raise :class:`ResponseError` if facts of rows are not what they can be, whatever y is.
+
+        ``names``: what each of :attr:`facts` is called, such as "trials(n)".
+        """
+        return
+
     def outside_support(self, column: str, shown: str) -> ResponseError:
         """The complaint about the values of a column that are ``shown``."""
         return ResponseError(
             f"{column} holds {shown}: the {self.name} response takes {self.support}; {self.remedy}"
         )
+
+    def has_density(self, y: np.ndarray) -> np.ndarray:
+        """Whether each observation has a density, whose unit is one over that of y.
+
+        One that is only known to be in an interval, or beyond a bound, has a probability.
+        """
+        return np.ones(np.shape(y), bool)
 
     def typical(self, y: np.ndarray) -> np.ndarray | None:
         """y as standardisation should measure it; None where y is not to be standardised."""

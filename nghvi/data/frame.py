@@ -100,16 +100,16 @@ def read_columns(
         )
     if frame.shape[0] == 0:
         raise DataError("the data frame has no rows.")
-    for name in set(bounds) & set(frame.columns):
-        far = nw.col(name).cast(nw.Float64).clip(-NO_BOUND, NO_BOUND)
-        frame = frame.with_columns(far)
-    columns = {}
+    far = {name: _numeric(frame.get_column(name), name) for name in bounds if name in frame.columns}
+    columns: dict[str, Any] = {}
     for name in names:
         if name not in frame.columns:
             raise DataError(
                 f"there is no column {name!r} in the data; {suggest(name, frame.columns)}."
             )
-        columns[name] = _as_held(frame.get_column(name))
+        known = far.get(name)
+        held = _as_held(frame.get_column(name)) if known is None else finite_bounds(known)
+        columns[name] = held
     check_there(columns, remedy, may_lack)
     return pd.DataFrame(columns, index=range(frame.shape[0]))
 
@@ -153,8 +153,8 @@ def _labels_of(labels: list[np.ndarray]) -> np.ndarray | tuple[np.ndarray, ...] 
     return tuple(labels) if len(labels) > 1 else labels[0] if labels else None
 
 
-def read_response(y: Any, num_rows: int) -> np.ndarray:
-    """The response as a vector without missing values, numbers or labels."""
+def read_response(y: Any, num_rows: int, name: str = "y") -> np.ndarray:
+    """The response, of that name, as a vector without missing values, numbers or labels."""
     values = unmasked(y.to_numpy() if hasattr(y, "to_numpy") else y)
     if values.ndim == 2 and values.shape[1] == 1:
         said = "A column-vector y was passed when a 1d array was expected: its column is used."
@@ -167,8 +167,8 @@ def read_response(y: Any, num_rows: int) -> np.ndarray:
     lost = unusable(values)
     if lost.any():
         raise DataError(
-            f"y: {count(lost)} with missing or infinite values ({places(lost)}); drop or impute "
-            "them."
+            f"{name}: {count(lost)} with missing or infinite values ({places(lost)}); leave such "
+            "rows out (missing='drop' leaves out those without a value)."
         )
     return values
 

@@ -16,6 +16,8 @@ class Scaling(NamedTuple):
     scale: np.ndarray
     y_centre: float
     y_scale: float
+    densities: float = 1.0
+    """Share of the responses with a density; others have probabilities, which have no unit."""
 
     @staticmethod
     def none(num_columns: int) -> "Scaling":
@@ -72,7 +74,7 @@ class Scaling(NamedTuple):
 
     def log_jacobian(self, num_rows: SupportsFloat) -> float:
         """What a log density of scaled responses exceeds that of the raw ones by."""
-        return float(num_rows) * float(np.log(self.y_scale))
+        return float(num_rows) * self.densities * float(np.log(self.y_scale))
 
     def back(self, columns: tuple[int, ...]) -> np.ndarray:
         """T for these columns; the first of all is the intercept wherever anything is centred."""

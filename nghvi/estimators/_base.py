@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import Column, DataError, Group, read_response
+from nghvi.data.frame import Column, DataError, Group
 from nghvi.data.source import GroupedDataset, Groups, Source
 from nghvi.estimators import checks, tables
 from nghvi.estimators.assembly import assemble
@@ -149,7 +149,7 @@ class MixedEstimator(BaseEstimator):
         kept = Kept.of(checkpoint, every)
         response = choose_response(self.response, self.usual_response, classes=self.of_classes)
         if isinstance(X, GroupedDataset):
-            check_on_disk(self, y, counts if validation is None else validation)
+            check_on_disk(self, response, y, counts if validation is None else validation)
         reader, source = read_to_fit(self, X, y, counts, response)
         if response.classes:
             labels = () if reader.classes is None else reader.classes
@@ -407,10 +407,10 @@ class MixedEstimator(BaseEstimator):
     def log_densities(
         self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> np.ndarray:
-        """Log predictive density of each response."""
+        """Log predictive density of each response, log probability of one that is censored."""
         request, values = self._observed(X, y, which, draws, seed)
         found = predictive.predict(self.posterior_, request, values)
-        return found.log_density - np.log(self.posterior_.scaling.y_scale)
+        return found.log_density - self.posterior_.log_units(request.x, values)
 
     def add_groups(self, X: Any, y: Any) -> Self:
         """A copy that also knows the groups in X, conditioned on their rows; nothing is refitted.
@@ -420,7 +420,7 @@ class MixedEstimator(BaseEstimator):
         check_is_fitted(self, "posterior_")
         table, scaling = self.reader_.table(X), self.posterior_.scaling
         x = self.reader_.scaled(table, scaling)
-        values = scaling.apply_response(self.reader_.values(read_response(y, len(x))))
+        values = self.reader_.responses(self.posterior_, x, y)
         extended = copy.copy(self)
         extended.posterior_, codes = self.posterior_.with_groups(
             x, values, table.group, self.group_

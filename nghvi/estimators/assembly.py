@@ -72,6 +72,8 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     sample = source.sample._replace(x=source.sample.x[:, :number])
     structure = structure.with_usual_effects(spec, sample.x, sample.codes, source.groups)
     bound = response.given(source.sample.x[:, number:] if spec.facts else None)
+    if spec.facts:
+        bound.check_facts(source.inputs[number:])
     source.check(bound)
     if source.complete:
         _warn(settings, spec, structure, sample, source, response)
@@ -96,6 +98,8 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
             source.num_rows,
         )
     scaling = scaling.with_facts(len(spec.facts), as_response=response.facts_like_response)
+    densities = float(np.average(bound.has_density(sample.y), weights=sample.weight))
+    scaling = scaling._replace(densities=densities)
     rows, fingerprint = source.read(scaling, spec.intercept)
     counted = sample.weight is not None
     model, data, batch_groups = _model_and_data(settings, spec, structure, response, rows, counted)

@@ -66,9 +66,7 @@ def leave_one_out(
     from nghvi.posterior.arviz import psis_loo
 
     theta, effects = posterior.joint(draws, seed)
-    pieces = pointwise.by_rows(posterior, pointwise.log_likelihood, theta, effects, rows)
-    jacobian = np.log(posterior.scaling.y_scale)
-    return psis_loo(piece - jacobian for piece in pieces)
+    return psis_loo(pointwise.raw_log_likelihood(posterior, theta, effects, rows))
 
 
 def checked_rows(

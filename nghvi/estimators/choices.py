@@ -168,7 +168,14 @@ def check_stops(method: Method) -> None:
         raise DataError(f"validation with method={method!r}: only {known} stop by held-out rows.")
 
 
-def check_on_disk(settings: Any, y: Any, extra: Any) -> None:
+NOT_ON_DISK = (
+    "rows on disk are read without what is known about each of them, and with two classes at most; "
+    "read the table into memory (pandas.read_parquet; on the command line one file, without "
+    "--batch-groups and with a larger --memory if need be)."
+)
+
+
+def check_on_disk(settings: Any, response: Response, y: Any, extra: Any) -> None:
     """Settings that rows on disk can be fitted with.
 
     ``extra``: what a table in memory may come with, and this may not.
@@ -192,7 +199,9 @@ def check_on_disk(settings: Any, y: Any, extra: Any) -> None:
         raise DataError("counts and validation need a table in memory, not a GroupedDataset.")
     for name in ("trials", "exposure", "censored", "weights"):
         if getattr(settings, name) is not None:
-            raise DataError(f"{name}= needs a table in memory, not a GroupedDataset.")
+            raise DataError(f"{name}={getattr(settings, name)!r}: {NOT_ON_DISK}")
+    if response.takes_intercept:
+        raise DataError(f"response={response.name!r}: {NOT_ON_DISK}")
     if settings.method != "auto":
         raise DataError(
             f"method={settings.method!r} needs all rows at every step: a GroupedDataset is fitted "

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from nghvi._core.response import Response
+from nghvi._core.support import offenders
 from nghvi.data import Rows
 from nghvi.data.coding import Coding
 from nghvi.data.frame import (
@@ -213,7 +214,7 @@ class RowReader(NamedTuple):
             y = response_given(self.design.formula, X, y)
         if y is None:
             raise DataError(f"{self.estimator} requires y to be passed, but the target y is None.")
-        response = read_response(y, len(table.values))
+        response = read_response(y, len(table.values), self.response_name(y))
         if len(response) == 1:
             raise DataError("X has one row (n_samples=1): a fit needs more.")
         return table, response
@@ -231,6 +232,9 @@ class RowReader(NamedTuple):
         check_counts(optional=False, draws=draws)
         check_seed(seed=seed)
         table = self.table(X, grouped=which != "zero")
+        if number := posterior.model.num_facts:
+            of_rows = posterior.model.response.given(table.values[:, -number:])
+            of_rows.check_facts(table.names[-number:])
         x = self.scaled(table, posterior.scaling)
         codes = _codes(posterior, table, self.spec.group, which)
         return Request(x, codes, which != "zero", draws, seed)
@@ -246,13 +250,22 @@ class RowReader(NamedTuple):
     ) -> tuple[Request, np.ndarray]:
         """Rows to predict, and their responses on the fitted scale."""
         request = self.request(posterior, X, which, draws, seed)
-        values = self.values(read_response(y, len(request.x)))
-        return request, posterior.scaling.apply_response(values)
+        return request, self.responses(posterior, request.x, y)
 
-    def values(self, response: np.ndarray) -> np.ndarray:
-        """Responses as numbers."""
+    def responses(self, posterior: MixedPosterior, x: np.ndarray, y: Any) -> np.ndarray:
+        """Observations of rows that are on the fitted scale, brought there and checked."""
+        name = self.response_name(y)
+        raw = self.values(read_response(y, len(x), name), name)
+        values, response = posterior.scaling.apply_response(raw), posterior.response_of(x)
+        outside = ~response.support.holds(values)
+        if outside.any():
+            raise response.outside_support(name, offenders(raw, outside))
+        return values
+
+    def values(self, response: np.ndarray, name: str = "y") -> np.ndarray:
+        """Responses, of that name, as numbers."""
         known = self.classes
-        return measurements(response) if known is None else places_of(response, known)
+        return measurements(response, name) if known is None else places_of(response, known)
 
     def response_name(self, y: Any = None) -> str:
         """What messages call the response: the left side of a formula, or the name that y has."""
@@ -282,8 +295,9 @@ def read_to_fit(
     name = reader.response_name(y)
     table, y = reader.read(X, y)
     if settings.of_classes:
-        reader = reader._replace(classes=learn_classes(y, order, response))
-    values, columns = reader.values(y), tuple(column_names(X)) if table.named else None
+        reader = reader._replace(classes=learn_classes(y, order, response, name))
+    values = reader.values(y, name)
+    columns = tuple(column_names(X)) if table.named else None
     if reader.design is not None:
         columns = reader.design.variables
         quantiles, commonest = typical_inputs(reader.design.filled_inputs(X))

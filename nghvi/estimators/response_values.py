@@ -11,8 +11,10 @@ from nghvi.data.frame import DataError
 MOST_CLASSES = 50
 
 
-def learn_classes(y: np.ndarray, order: np.ndarray | None, response: Response) -> np.ndarray:
-    """The classes among training responses; ``order``: all of them, as the data state it."""
+def learn_classes(
+    y: np.ndarray, order: np.ndarray | None, response: Response, name: str = "y"
+) -> np.ndarray:
+    """The classes among training responses of that name; ``order``: all, as the data state it."""
     classes = _distinct(y)
     number = f"{len(classes)} class{'' if len(classes) == 1 else 'es'}"
     continuous = y.dtype.kind == "f" and (y != np.round(y)).any()
@@ -20,7 +22,7 @@ def learn_classes(y: np.ndarray, order: np.ndarray | None, response: Response) -
         if len(classes) != 2:
             raise DataError(
                 "Only binary classification is supported. "
-                f"y {'is continuous and ' if continuous else ''}has {number} "
+                f"{name} {'is continuous and ' if continuous else ''}has {number} "
                 f"({', '.join(map(str, classes[:5]))}): a binary response needs "
                 "exactly two; ordered classes are response='ordered-logit' or "
                 "'ordered-probit', numbers are for MixedRegressor."
@@ -28,7 +30,7 @@ def learn_classes(y: np.ndarray, order: np.ndarray | None, response: Response) -
         return classes
     if len(classes) < 2 or continuous or len(classes) > MOST_CLASSES:
         raise DataError(
-            f"y {'is continuous and ' if continuous else ''}has {number}: "
+            f"{name} {'is continuous and ' if continuous else ''}has {number}: "
             f"ordered classes are at least two and at most {MOST_CLASSES}; for numbers use "
             "MixedRegressor."
         )
@@ -36,7 +38,7 @@ def learn_classes(y: np.ndarray, order: np.ndarray | None, response: Response) -
         return order
     if classes.dtype.kind not in "biuf":
         warn(
-            f"the classes of y are text, so their order is taken to be that of the alphabet: "
+            f"the classes of {name} are text, so their order is taken to be that of the alphabet: "
             f"{' < '.join(map(str, classes))}; to state it give an ordered category, "
             "pandas.Categorical(y, categories=[...], ordered=True)."
         )
@@ -63,13 +65,13 @@ def places_of(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return np.argmax(found, axis=1).astype(float)
 
 
-def measurements(y: np.ndarray) -> np.ndarray:
-    """Responses that are numbers already."""
+def measurements(y: np.ndarray, name: str = "y") -> np.ndarray:
+    """Responses, of that name, that are numbers already."""
     if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):
         y = y.astype(float)
     if y.dtype.kind not in "fiub":
         raise DataError(
-            f"y holds {y.dtype} values: a regression needs numbers; for two classes use "
+            f"{name} holds {y.dtype} values: a regression needs numbers; for two classes use "
             "MixedClassifier, or response='probit' with a formula."
         )
     return y.astype(float)

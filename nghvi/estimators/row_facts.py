@@ -17,13 +17,13 @@ from nghvi.data.frame import (
     Cells,
     DataError,
     Table,
-    check_finite,
     column_names,
     divide_columns,
     finite_bounds,
     read_cells,
     suggest,
 )
+from nghvi.data.missing import KNOWN, check_there
 
 SETTINGS = ("trials", "exposure", "censored", "weights")
 IN_FORMULA = {
@@ -56,7 +56,7 @@ class RowFact(NamedTuple):
             found = columns[self.said]
         if self.setting == "censored":
             found = finite_bounds(found)
-        check_finite(found[:, None], [str(self.said)])
+        check_there({str(self.said): found}, KNOWN)
         return self._log(found) if self.setting == "exposure" else found
 
     def _log(self, found: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from nghvi.data.frame import (
     read_response,
 )
 from nghvi.data.labels import combined, read_labels
-from nghvi.data.missing import AT_FIT, NO_GAPS, Gaps, count, places
+from nghvi.data.missing import AT_FIT, KNOWN, NO_GAPS, Gaps, count, places
 from nghvi.data.text import dates_remedy, misread
 from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
 from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax, Syntax, parse
@@ -93,6 +93,7 @@ class Design(NamedTuple):
         """The design's columns of a raw data frame and, unless they are not needed, its groups."""
         syntax = parse(self.formula)
         syntax = syntax if grouped else syntax.ungrouped()
+        read_columns(data, _known_variables(syntax), bounds_of(self.formula), remedy=KNOWN)
         frame = read_columns(data, _variables(syntax), bounds_of(self.formula), self.gaps.fillings)
         table = _read(_told(syntax, self.gaps), _filled(frame, self.gaps), self.learnt).table
         if table.names != self.columns:
@@ -116,6 +117,7 @@ def learn(formula: str, data: Any, *, indicator: bool = False) -> Design:
     """What a formula makes of the training data; ``indicator``: gaps are filled, and told."""
     syntax = parse(formula)
     _check_response(syntax)
+    read_columns(data, _known_variables(syntax), bounds_of(formula), remedy=KNOWN)
     may_lack = _fillable(syntax) if indicator else ()
     frame = read_columns(data, _variables(syntax), bounds_of(formula), may_lack, AT_FIT)
     gaps = Gaps.learn(_columns(frame[list(may_lack)]))
@@ -138,11 +140,14 @@ def learn(formula: str, data: Any, *, indicator: bool = False) -> Design:
 def _fillable(syntax: Syntax) -> tuple[str, ...]:
     """Columns whose missing cells can be filled: neither groups nor known parts are made up."""
 
-    def read(texts: list[str]) -> tuple[str, ...]:
-        return sum((variables_of(syntax, terms_of(syntax, text)) for text in texts), ())
+    kept = {*_known_variables(syntax), *syntax.group_columns}
+    named = _named(syntax, _model_texts(syntax))
+    return tuple(name for name in dict.fromkeys(named) if name not in kept)
 
-    kept = {*read(_known_texts(syntax)), *syntax.group_columns}
-    return tuple(name for name in dict.fromkeys(read(_model_texts(syntax))) if name not in kept)
+
+def _known_variables(syntax: Syntax) -> tuple[str, ...]:
+    """Columns that offsets and facts read."""
+    return _named(syntax, _known_texts(syntax))
 
 
 def _filled(frame: pd.DataFrame, gaps: Gaps) -> pd.DataFrame:
@@ -177,6 +182,15 @@ def _check_text(syntax: Syntax, frame: pd.DataFrame) -> None:
 
     ``C(x)`` says that a category is meant.
     """
+    for text in _known_texts(syntax):
+        for name in _named(syntax, [text]):
+            if not pd.api.types.is_numeric_dtype(frame[name]):
+                raise FormulaError.at(
+                    syntax.text,
+                    name,
+                    f"an offset is one column of numbers, as trials, bounds and weights are, and "
+                    f"column {name!r} is not numeric: give numbers.",
+                )
     terms = [term for text in _texts(syntax) for term in terms_of(syntax, text)]
     named = {factor.expr for term in terms for factor in term.factors}
     for name in frame.columns[frame.columns.isin(named)]:
@@ -304,8 +318,12 @@ def _number(text: str) -> float | None:
 
 
 def _variables(syntax: Syntax) -> tuple[str, ...]:
-    named = [variables_of(syntax, terms_of(syntax, text)) for text in _texts(syntax)]
-    return tuple(dict.fromkeys((*sum(named, ()), *syntax.group_columns)))
+    return tuple(dict.fromkeys((*_named(syntax, _texts(syntax)), *syntax.group_columns)))
+
+
+def _named(syntax: Syntax, texts: list[str]) -> tuple[str, ...]:
+    """Columns that sums of terms read."""
+    return sum((variables_of(syntax, terms_of(syntax, text)) for text in texts), ())
 
 
 def _read(syntax: Syntax, frame: pd.DataFrame, learnt: Learnt) -> _Read:

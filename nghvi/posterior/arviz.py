@@ -19,7 +19,7 @@ from nghvi._core.evaluate import log_targets, side_by_side
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi.posterior.mixed_posterior import MixedPosterior
-from nghvi.posterior.pointwise import Observed, by_rows, log_likelihood, replicate
+from nghvi.posterior.pointwise import Observed, by_rows, raw_log_likelihood, replicate
 from nghvi.recipes.importance import RELIABLE
 from nghvi.recipes.pareto import pareto_smoothed
 
@@ -102,14 +102,11 @@ def _rows(
     observed: Observed,
     seed: int,
 ) -> dict[str, dict[str, np.ndarray]]:
-    def all_rows(value: Any) -> np.ndarray:
-        pieces = by_rows(posterior, value, theta, effects, observed, seed)
-        return np.concatenate(list(pieces), axis=1)
-
-    scaling = posterior.scaling
+    drawn = theta, effects, observed, seed
+    replicates = np.concatenate([*by_rows(posterior, replicate, *drawn)], axis=1)
     return {
-        "posterior_predictive": {"y": scaling.raw_response(all_rows(replicate))},
-        "log_likelihood": {"y": all_rows(log_likelihood) - np.log(scaling.y_scale)},
+        "posterior_predictive": {"y": posterior.scaling.raw_response(replicates)},
+        "log_likelihood": {"y": np.concatenate([*raw_log_likelihood(posterior, *drawn)], axis=1)},
     }
 
 

@@ -17,6 +17,7 @@ from scipy.linalg import block_diag
 
 from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
+from nghvi._core.response import Response
 from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.data import Rows
@@ -109,6 +110,15 @@ class MixedPosterior(NamedTuple):
     def data(self) -> Data:
         """The training data in the form the model reads."""
         return self.inference.data
+
+    def response_of(self, x: np.ndarray) -> Response:
+        """The response, told what it knows about rows on the fitted scale."""
+        number = self.model.num_facts
+        return self.model.response.given(x[:, -number:] if number else None)
+
+    def log_units(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """What log densities of rows on the fitted scale exceed those on the raw scale by."""
+        return np.log(self.scaling.y_scale) * self.response_of(x).has_density(y)
 
     def maps(self) -> tuple[np.ndarray, np.ndarray]:
         """Matrices that take fitted coefficients and effects to the raw scale."""

@@ -98,6 +98,20 @@ def by_rows(
         yield jax.tree.map(lambda each, number=number: np.asarray(each)[:, :number], found)
 
 
+def raw_log_likelihood(
+    posterior: MixedPosterior,
+    theta: Float[np.ndarray, "s m"],
+    effects: tuple[np.ndarray, ...],
+    observed: Observed,
+    seed: int = 0,
+) -> Iterator[np.ndarray]:
+    """That of every draw and row on the scale of the data, some rows at a time."""
+    units = posterior.log_units(observed.x, observed.y)
+    for piece in by_rows(posterior, log_likelihood, theta, effects, observed, seed):
+        yield piece - units[: piece.shape[1]]
+        units = units[piece.shape[1] :]
+
+
 @program
 def _by_rows(
     value: Value,

@@ -248,21 +248,29 @@ class OfTrials(Summed):
         share = np.clip(mean / self.usual_trials, 0.01, 0.99)
         return float(1 / (self.usual_trials * share * (1 - share)))
 
-    def check(self, y: np.ndarray, column: str = "y") -> None:
-        number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
+    def check_facts(self, names: tuple[str, ...]) -> None:
+        number = np.asarray(self.num_trials, float)
         odd = ~(np.isfinite(number) & (number >= 1) & (number == np.round(number)))
         if odd.any():
             raise ResponseError(
-                f"the trials of {column} hold {offenders(number, odd)}: a row needs one trial at "
-                "least, and whole numbers; leave rows without trials out."
+                f"{names[0]} holds {offenders(number, odd)}: a row needs one trial at least, and "
+                "whole numbers; leave rows without trials out."
             )
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
         above = y > number
         if above.any():
             row, others = int(np.flatnonzero(above)[0]), int(above.sum()) - 1
             more = f" ({others:,} more of that kind)" if others else ""
+            remedy = (
+                f"give the number of trials of each row; {self.remedy}"
+                if self.trials is None
+                else f"correct {column} or the number of trials there."
+            )
             raise ResponseError(
                 f"{column} holds {y[row]:g} successes of {number[row]:g} trials in row {row}"
-                f"{more}: give the number of trials of each row; {self.remedy}"
+                f"{more}: {remedy}"
             )
         super().check(y, column)
         if not y.any() or (y == number).all():

@@ -38,24 +38,26 @@ class Interval(NoiseSd):
         ends = None if facts is None else (facts[..., 0], facts[..., 1])
         return dataclasses.replace(self, ends=ends)
 
-    def check(self, y: np.ndarray, column: str = "y") -> None:
-        if self.ends is not None:
-            self._check_ends(y, column)
-        super().check(y, column)
-
-    def _check_ends(self, y: np.ndarray, column: str) -> None:
-        lower, upper = (np.broadcast_to(np.asarray(end, float), y.shape) for end in self.ends)
+    def check_facts(self, names: tuple[str, ...]) -> None:
+        lower, upper = (np.asarray(end, float) for end in self.ends)
         if (crossed := ~(lower <= upper)).any():
             raise ResponseError(
-                f"the lower end of the interval of {column} is {offenders(lower, crossed)}, above "
-                "the upper one: state the smaller number first, and the same number twice where "
-                f"{column} is known exactly."
+                f"{names[0]} holds {offenders(lower, crossed)}, above {names[1]}: state the "
+                "smaller number first, and the same number twice where it is known exactly."
             )
-        if (outside := ~((lower <= y) & (y <= upper))).any():
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        lower, upper = (y, y) if self.ends is None else self.ends
+        if (outside := (y < lower) | (y > upper)).any():
             raise ResponseError(
                 f"{column} holds {offenders(y, outside)}, outside its interval: give any number in "
                 "it, such as its middle, or correct the interval."
             )
+        super().check(y, column)
+
+    def has_density(self, y: np.ndarray) -> np.ndarray:
+        lower, upper = (y, y) if self.ends is None else self.ends
+        return np.asarray(lower == upper)
 
     def _standard_ends(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
         """Whether a row is an interval, and its ends; of the other rows any two."""

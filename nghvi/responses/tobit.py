@@ -47,13 +47,16 @@ class TobitResponse(NoiseSd):
     def support(self) -> Support:
         return Support(*self.ends, closed=True)
 
-    def check(self, y: np.ndarray, column: str = "y") -> None:
-        lower, upper = (np.broadcast_to(np.asarray(end, float), y.shape) for end in self.ends)
+    def check_facts(self, names: tuple[str, ...]) -> None:
+        lower, upper = (np.asarray(end, float) for end in self.ends)
         if (crossed := ~(lower < upper)).any():
             raise ResponseError(
-                f"the lower bound of {column} is {offenders(lower, crossed)}, which is not below "
-                "the upper one: give -inf and inf where there is none."
+                f"{names[0]} holds {offenders(lower, crossed)}, which is not below {names[1]}: "
+                "give -inf and inf where there is no bound."
             )
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        lower, upper = (np.broadcast_to(np.asarray(end, float), y.shape) for end in self.ends)
         if (outside := ~self.support.holds(y)).any():
             raise ResponseError(
                 f"{column} holds {offenders(y, outside)}, beyond its bounds: a censored row is "
@@ -65,6 +68,9 @@ class TobitResponse(NoiseSd):
                 "response='probit' for whether it is beyond the bound."
             )
         super().check(y, column)
+
+    def has_density(self, y: np.ndarray) -> np.ndarray:
+        return (y > self.ends[0]) & (y < self.ends[1])
 
     def _standard_ends(self, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         sd, (lower, upper) = jnp.exp(0.5 * dispersion[0]), self.ends

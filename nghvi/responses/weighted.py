@@ -30,14 +30,13 @@ class WeightedGaussian(NoiseSd):
     def given(self, facts: Any) -> Self:
         return dataclasses.replace(self, weight=None if facts is None else facts[..., 0])
 
-    def check(self, y: np.ndarray, column: str = "y") -> None:
-        weight = np.broadcast_to(np.asarray(self._weights, float), y.shape)
+    def check_facts(self, names: tuple[str, ...]) -> None:
+        weight = np.asarray(self._weights, float)
         if (odd := ~(np.isfinite(weight) & (weight > 0))).any():
             raise ResponseError(
-                f"the weights of {column} hold {offenders(weight, odd)}: a weight is a precision "
-                "above 0; leave rows that say nothing out."
+                f"{names[0]} holds {offenders(weight, odd)}: a weight is a precision above 0; "
+                "leave rows that say nothing out."
             )
-        super().check(y, column)
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
         usual = float(2.0 ** np.round(np.log2(np.mean(self._weights))))

@@ -158,10 +158,11 @@ def _verdict_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _rows_on_disk_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
     """Centres and scales of rows on disk were fields of their own once."""
-    if not fields.keys() >= set(Scaling._fields):
+    apart = ("centre", "scale", "y_centre", "y_scale")
+    if not fields.keys() >= set(apart):
         return fields
-    scaling = Scaling(*(fields[name] for name in Scaling._fields))
-    others = {name: value for name, value in fields.items() if name not in Scaling._fields}
+    scaling = Scaling(*(fields[name] for name in apart))
+    others = {name: value for name, value in fields.items() if name not in apart}
     return others | {"scaling": scaling}
 
 

@@ -119,6 +119,74 @@ def test_the_command_line_reads_facts_as_well(tmp_path, capsys):
     assert found["upper"].le(5).all()
 
 
+def test_the_command_line_reads_intervals(tmp_path, capsys):
+    """Some rows are known exactly, some only from one side, by columns with infinite numbers."""
+    rng, table, run = np.random.default_rng(3), tmp_path / "rows.csv", tmp_path / "run"
+    data = rows()[["x", "g"]].assign(y=lambda d: 2 + d["x"] + rng.normal(size=48))
+    data["low"] = np.floor(data["y"]).mask(data.index < 8, -np.inf)
+    data["high"] = np.ceil(data["y"]).mask(data.index >= 40, np.inf)
+    data.loc[20:24, ["low", "high"]] = data.loc[20:24, ["y", "y"]].to_numpy()
+    data.to_csv(table, index=False)
+    what = ["fit", str(table), "--response", "interval", "--quiet", "--out", str(run)]
+    settings = ["--target", "y", "--group", "g"]
+    assert main([*what, *settings, "--censored", "low"]) == 2
+    assert "give a pair (lower, upper)" in capsys.readouterr().err
+    assert main([*what, *settings, "--censored", "low,high"]) == 0
+    assert main([*what, "--formula", "censored(y, low, high) ~ x + (1 | g)", "--force"]) == 0
+    ours = nghvi.MixedRegressor("g", response="interval", censored=("low", "high"))
+    ours.fit(data.drop(columns="y"), data["y"])
+    assert f"{ours.summary().loc['x', 'mean']:.3f}" in capsys.readouterr().out
+    assert main(["predict", str(run), str(table), "-o", str(tmp_path / "found.csv")]) == 0
+    found = pd.read_csv(tmp_path / "found.csv")
+    np.testing.assert_allclose(found["mean"], ours.predict(data.drop(columns="y")), rtol=1e-9)
+
+
+def test_probabilities_of_censored_rows_have_no_unit():
+    data = rows().assign(low=1.0)
+    data["f"] = np.maximum(data["f"] + 0.3 * data["x"], 1)
+    seen = (data["f"] > 1).to_numpy()
+    small = data.assign(f=1000 * data["f"], low=1000.0)
+    one, other = (
+        nghvi.mixed("censored(f, low) ~ x + (1 | g)", each, response="tobit")
+        for each in (data, small)
+    )
+    away = one.log_densities(data, data["f"]) - other.log_densities(small, small["f"])
+    np.testing.assert_allclose(away, np.where(seen, np.log(1000), 0), atol=1e-6)
+    elpd = [m.loo(each, each["f"]).elpd for m, each in ((one, data), (other, small))]
+    for ours, theirs in ((one.elbo_, other.elbo_), elpd):
+        np.testing.assert_allclose(ours - theirs, seen.sum() * np.log(1000), atol=1e-5)
+    assert 0 < seen.mean() < 1
+
+
+def test_observations_that_cannot_be_are_refused_after_the_fit_too():
+    model, data = fitted("s | trials(n)"), rows()
+    with pytest.raises(ResponseError, match=r"s holds 6 in row 0, .*binomial"):
+        model.log_score(data, data["s"] * 0 + 6)
+    with pytest.raises(ResponseError, match=r"s holds -1 in row 0"):
+        model.add_groups(data.assign(g="new"), data["s"] * 0 - 1)
+    with pytest.raises(ResponseError, match=r"trials\(n\) holds 0 in row 0"):
+        model.predict(data.assign(n=0))
+    with pytest.raises(DataError, match=r"'n' .*never filled in"):
+        model.predict(data.assign(n=np.nan))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"response": "binomial", "trials": "n"}, "trials='n': rows on disk .*read_parquet"),
+        ({"response": "tobit", "censored": (0, None)}, "censored=.*rows on disk"),
+        ({"response": "poisson", "exposure": "time"}, "exposure='time': rows on disk"),
+        ({"weights": "n"}, "weights='n': rows on disk"),
+        ({"response": "ordered-logit"}, "'ordered-logit': rows on disk .* two classes"),
+    ],
+)
+def test_rows_on_disk_come_without_facts(settings, message, tmp_path):
+    rows().to_parquet(tmp_path / "rows.parquet")
+    kind = nghvi.MixedClassifier if "ordered" in str(settings) else nghvi.MixedRegressor
+    with pytest.raises(DataError, match=message):
+        kind("g", **settings).fit(nghvi.GroupedDataset(tmp_path / "rows.parquet"), "s")
+
+
 def test_weights_are_precisions():
     """The same model as of rows that are multiplied by the roots of their weights."""
     rng = np.random.default_rng(2)
@@ -137,7 +205,7 @@ def test_weights_are_precisions():
     np.testing.assert_allclose(ours["sd"], theirs["sd"], rtol=0.1)
     sd = [model.predict(data.assign(w=w), return_std=True)[1] for w in (1e-4, 1e-2)]
     np.testing.assert_allclose(sd[0] / sd[1], 10, rtol=0.01)
-    with pytest.raises(ResponseError, match=r"weights of y hold 0 in row 0.*above 0"):
+    with pytest.raises(ResponseError, match=r"weights\(w\) holds 0 in row 0.*above 0"):
         model.fit(data.assign(w=0.0), y)
     with pytest.raises(DataError, match="weighted-gaussian"):
         nghvi.MixedRegressor(weights="w", response="student-t").fit(data, y)
@@ -176,7 +244,7 @@ def test_calculations_on_the_left_side_are_about_numbers():
         ("s | trials(n)", "poisson", {}, DataError, "choose response='binomial' or"),
         ("x", "tobit", {}, DataError, r"needs lower and upper.*censored\(y"),
         ("censored(f, 2)", "tobit", {}, ResponseError, "f holds .* beyond its bounds.*clip"),
-        ("censored(f, 9, 2)", "tobit", {}, ResponseError, "lower bound of f is 9 in row 0"),
+        ("censored(f, 9, 2)", "tobit", {}, ResponseError, r"lower\(9\) holds 9 in row 0"),
         ("censored(n, 5)", "tobit", {}, ResponseError, "every row of n is censored"),
         ("s | n", "binomial", {}, FormulaError, r"successes \| trials\(n\)"),
         ("cbind(s)", "binomial", {}, FormulaError, r"cbind\(successes, failures\)"),
