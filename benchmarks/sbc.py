@@ -7,8 +7,8 @@ very prior and no other setting. If it is right the rank of a true value among p
 is uniform, whatever the model: for every coefficient, the noise, the effects' sds and
 correlations, one group's effects and the log likelihood. ``rank_bands`` says how far from uniform
 ranks may look. All replications of a model share groups and design, so that programs compile
-once. Data that cannot be fitted (one class only, counts that are all zero or above a million) are
-drawn again: a condition on the data alone leaves posteriors calibrated.
+once. Data that cannot be fitted (one class only or one of four missing, counts that are all zero or
+above a million) are drawn again: a condition on the data alone leaves posteriors calibrated.
 
 A replication is a line of ``results/sbc.jsonl``; those that are there are not run again, so that a
 run may be interrupted (``--fresh`` begins again). ``--report`` writes ``docs/calibration.md`` and
@@ -34,9 +34,10 @@ from scipy.special import log_expit, log_ndtr
 
 import nghvi
 from benchmarks import sbc_page
-from benchmarks.sbc_responses import SIMULATED, can_be_fitted
+from benchmarks.sbc_responses import CUTS, SIMULATED, can_be_fitted
 from nghvi.paper.studies.facts import about
 from nghvi.priors import HalfT, HuangWand, Priors
+from nghvi.responses import RESPONSES
 
 ROWS = Path(__file__).parent / "results" / "sbc.jsonl"
 DRAWS = 399
@@ -96,7 +97,7 @@ CELLS = (
     *(Cell(name, f"{name}, 12 groups", name, 12, 6, 2, 1) for name in SIMULATED),
 )
 
-OWN = ("1/sqrt(size)", "zi_prob", "cv", "1/sqrt(phi)")
+OWN = ("1/sqrt(size)", "zi_prob", "cv", "1/sqrt(phi)", "noise_sd", *CUTS)
 """Parameters of the simulated responses."""
 
 
@@ -131,6 +132,8 @@ def draw_truth(rng: np.random.Generator, cell: Cell) -> dict[str, np.ndarray]:
         truth["degrees"] = np.asarray(2 + rng.gamma(degrees.shape, 1 / degrees.rate))
     if cell.response in SIMULATED:
         truth |= SIMULATED[cell.response].own(rng)
+    if CUTS[0] in truth:
+        truth["coef"][0] = -truth[CUTS[0]]
     return truth
 
 
@@ -173,6 +176,8 @@ def log_likelihood(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> n
 def quantities(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> dict[str, np.ndarray]:
     """What is ranked, by name, at one or many draws; scales as logarithms (ranks are the same)."""
     found = {f"coef {t}": drawn["coef"][..., j] for j, t in enumerate(cell.terms)}
+    if CUTS[0] in drawn:
+        del found["coef intercept"]
     if "noise_var" in drawn:
         found["log sd noise"] = 0.5 * np.log(drawn["noise_var"])
     if "noise_scale" in drawn:
@@ -206,8 +211,8 @@ def simulate(cell: Cell, replication: int) -> tuple[dict[str, np.ndarray], np.nd
 
 def fit(cell: Cell, y: np.ndarray, seed: int) -> Any:
     """What a user gets who states the priors and nothing else."""
-    binary = cell.response in ("probit", "logit")
-    estimator = nghvi.MixedClassifier if binary else nghvi.MixedRegressor
+    classes = RESPONSES[cell.response].classes
+    estimator = nghvi.MixedClassifier if classes else nghvi.MixedRegressor
     frame = pd.DataFrame(cell.design[:, 1:], columns=cell.terms[1:]).assign(g=cell.group)
     model = estimator(
         "g",
@@ -219,7 +224,7 @@ def fit(cell: Cell, y: np.ndarray, seed: int) -> Any:
         random_state=seed,
         **(SIMULATED[cell.response].settings if cell.response in SIMULATED else {}),
     )
-    return model.fit(frame, y)
+    return model.fit(frame, y.astype(int) if classes else y)
 
 
 def rank(cell: Cell, truth: dict, y: np.ndarray, drawn: dict) -> dict[str, list[float]]:

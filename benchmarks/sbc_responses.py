@@ -1,4 +1,4 @@
-"""How simulation-based calibration draws counts, shares and positive numbers, by numpy and scipy.
+"""How simulation-based calibration draws counts, shares, classes and other numbers, by scipy.
 
 Every response has parameters of its own with their prior, a draw of y given its linear predictor
 and those, and a log density. Nothing of it is the library's.
@@ -11,6 +11,10 @@ import numpy as np
 import scipy.stats as stats
 from scipy.special import expit
 
+CUTS = ("cut[0|1]", "cut[1|2]", "cut[2|3]")
+"""Of four ordered classes; the intercept is minus the first."""
+NOISE = 0.7, 3.0
+"""Scale and degrees of freedom of the half-t prior of a noise sd."""
 TRIALS = 8
 """Of every row of a binomial response."""
 LARGEST = 1e6
@@ -51,6 +55,43 @@ def _inflated(y: np.ndarray, eta: np.ndarray, own: Own) -> np.ndarray:
         return np.where(y == 0, np.logaddexp(np.log(own["zi_prob"]), plain), plain)
 
 
+def _noise(rng: np.random.Generator) -> Own:
+    scale, degrees = NOISE
+    return {"noise_sd": np.asarray(scale * abs(rng.standard_t(degrees)))}
+
+
+def _cuts(rng: np.random.Generator) -> Own:
+    """Independent normal numbers in order."""
+    return dict(zip(CUTS, map(np.asarray, np.sort(rng.standard_normal(3))), strict=True))
+
+
+def _thresholds(own: Own) -> list[Any]:
+    """What the latent variable passes from class to class, the intercept in eta."""
+    return [own[name] - own[CUTS[0]] for name in CUTS]
+
+
+def _ordered(
+    noise: Callable[[np.random.Generator, Any], np.ndarray], cumulative: Callable[[Any], Any]
+) -> "Simulated":
+    """Classes by the distribution of their latent noise."""
+
+    def draw(rng: np.random.Generator, eta: np.ndarray, own: Own) -> np.ndarray:
+        latent = eta + noise(rng, eta.shape)
+        return np.sum([latent > cut for cut in _thresholds(own)], axis=0)
+
+    def log_density(y: np.ndarray, eta: np.ndarray, own: Own) -> np.ndarray:
+        below = [np.zeros_like(eta), *(cumulative(cut - eta) for cut in _thresholds(own))]
+        mass = np.diff([*below, np.ones_like(eta)], axis=0)
+        return np.log(np.choose(y.astype(int), np.maximum(mass, 1e-300)))
+
+    return Simulated(_cuts, draw, log_density)
+
+
+def _censored(y: np.ndarray, eta: np.ndarray, own: Own) -> np.ndarray:
+    seen = stats.norm.logpdf(y, eta, own["noise_sd"])
+    return np.where(y > 0, seen, stats.norm.logcdf(0.0, eta, own["noise_sd"]))
+
+
 def _draw_negative_binomial(rng: np.random.Generator, eta: np.ndarray, own: Own) -> np.ndarray:
     size = own["1/sqrt(size)"] ** -2.0
     return rng.poisson(np.minimum(np.exp(eta) * rng.gamma(size, 1 / size, eta.shape), 1e15))
@@ -79,6 +120,25 @@ SIMULATED = {
         lambda y, eta, own: stats.binom.logpmf(y, TRIALS, expit(eta)),
         {"trials": TRIALS},
     ),
+    "ordered-logit": _ordered(lambda rng, shape: rng.logistic(size=shape), expit),
+    "tobit": Simulated(
+        _noise,
+        lambda rng, eta, own: np.maximum(eta + own["noise_sd"] * rng.standard_normal(eta.shape), 0),
+        _censored,
+        {"censored": (0.0, None)},
+    ),
+    "ordered-probit": _ordered(lambda rng, shape: rng.standard_normal(shape), stats.norm.cdf),
+    "beta-binomial": Simulated(
+        _spread("1/sqrt(phi)"),
+        lambda rng, eta, own: rng.binomial(TRIALS, rng.beta(*_shapes(eta, own))),
+        lambda y, eta, own: stats.betabinom.logpmf(y, TRIALS, *_shapes(eta, own)),
+        {"trials": TRIALS},
+    ),
+    "lognormal": Simulated(
+        _noise,
+        lambda rng, eta, own: np.exp(eta + own["noise_sd"] * rng.standard_normal(eta.shape)),
+        lambda y, eta, own: stats.norm.logpdf(np.log(y), eta, own["noise_sd"]) - np.log(y),
+    ),
     "gamma": Simulated(
         _spread("cv"),
         lambda rng, eta, own: np.exp(eta) * rng.gamma(own["cv"] ** -2.0, own["cv"] ** 2, eta.shape),
@@ -98,8 +158,10 @@ def can_be_fitted(response: str, y: np.ndarray) -> bool:
     """Whether these data are in the support of the response, and not all the same."""
     if response == "beta":
         return bool(y.min() > 0 and y.max() < 1)
-    if response == "gamma":
+    if response.startswith("ordered"):
+        return len(np.unique(y)) == 1 + len(CUTS)
+    if response in ("gamma", "lognormal"):
         return bool(y.min() > 1e-200 and y.max() < LARGEST)
-    if response == "binomial":
+    if response in ("binomial", "beta-binomial"):
         return bool(y.any() and (y < TRIALS).any())
     return bool(y.any() and y.max() < LARGEST)
