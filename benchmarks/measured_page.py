@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks import response_page
 from benchmarks.report import number, number_range
 from nghvi.paper.studies.exhibits import markdown
 from nghvi.storage.file import replaced
@@ -340,6 +341,17 @@ def factors() -> Row:
     return dict(when=when(held["simulated"][-1]["about"]), table=markdown(head, lines))
 
 
+def responses() -> Row:
+    """Counts, shares and classes: beside R and NUTS, and deep ones beside the truth."""
+    rows, deep = read("responses")["rows"], read("deep_responses")["rows"]
+    return dict(
+        when=when(rows[-1]["about"]),
+        table=response_page.peers(rows),
+        deep_when=when(deep[-1]["about"]),
+        deep=response_page.deep(deep),
+    )
+
+
 def strange_input() -> Row:
     """The outcome of fuzzing."""
     held = read("fuzz")
@@ -388,6 +400,7 @@ SECTIONS = (
     rules,
     steps,
     factors,
+    responses,
     strange_input,
 )
 """Each makes the numbers of the template's section of its name."""

@@ -1,0 +1,73 @@
+"""What the page of measurements says about responses, from the rows of two benchmarks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nghvi.paper.studies.exhibits import markdown
+
+Row = dict[str, Any]
+NAMES = {
+    "owls_negbin": "Owls, negative binomial",
+    "epil_negbin": "epil, negative binomial",
+    "wine_ordered_logit": "wine, ordered logit",
+    "cbpp_binomial": "cbpp, binomial",
+    "poisson_5000_groups": "simulated, Poisson",
+    "binary_logit_medium_1": "simulated, logit, two effects",
+}
+HEAD = (
+    "data, response",
+    "rows",
+    "nghvi, warm (first)",
+    "R, warm",
+    "NUTS, warm (effective draws)",
+    "error of nghvi",
+    "error of R",
+    "effects' sd of R / reference",
+)
+
+
+def peers(rows: Sequence[Row]) -> str:
+    """Default fits beside R and NUTS, one line per case."""
+    known = {row["case"]: row for row in rows}
+    lines = []
+    for case, name in NAMES.items():
+        if case not in known:
+            continue
+        row = known[case]
+        ours, other, sampled = row["nghvi"], row["R"], row["NUTS"]
+        if "seconds" in sampled:
+            nuts = f"{sampled['seconds']:.0f} (kept run)"
+        else:
+            nuts = f"{sampled['warm_cpu']:.3g} ({sampled['least_effective_draws']})"
+        lines.append(
+            [
+                name,
+                f"{row['rows']:,}",
+                f"{ours['warm_cpu']:.2g} ({ours['first_cpu']:.0f})",
+                f"{other['warm_cpu']:.2g} ({other['software']})",
+                nuts,
+                f"{ours['mean_error']:.3f}",
+                f"{other['mean_error']:.2f} ({other['worst']})",
+                ", ".join(f"{value:.2f}" for value in other["effects_sd_ratio"].values()),
+            ]
+        )
+    return markdown(HEAD, lines)
+
+
+def deep(rows: Sequence[Row]) -> str:
+    """Networks beside the truth."""
+    head = ("response", "log score", "that of the truth", "below it", "status", "CPU seconds")
+    return markdown(
+        head,
+        [
+            [
+                row["response"],
+                f"{row['log_score']:.4f}",
+                f"{row['truth']:.4f}",
+                f"{row['below']:.4f}",
+                row["verdict"].split(":")[0].lower(),
+                f"{row['cpu_seconds']:.0f}",
+            ]
+            for row in rows
+        ],
+    )
