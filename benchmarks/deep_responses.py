@@ -74,7 +74,8 @@ def main() -> int:
     for response in ("poisson", "ordered-logit"):
         if chosen.only not in response:
             continue
-        row = measured(response) | {"about": about()}
+        facts = about()
+        row = measured(response) | {"about": facts}
         print(json.dumps({k: v for k, v in row.items() if k != "about"}), flush=True)
         held = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
         rows = [other for other in held if other["response"] != response] + [row]
