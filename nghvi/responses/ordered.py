@@ -47,8 +47,8 @@ class Ordered(Response):
     """Names of the classes; numbers from 1, if there are none."""
     level: int = eqx.field(static=True, default=0)
     """About where the intercept is."""
-    first: tuple[float, ...] = eqx.field(static=True, default=())
-    """Gaps to begin with; 1 each, if there are none."""
+    first: Any = None
+    """Gaps to begin with, an array, so that data of any shares share compiled programs; None: 1."""
     remedy: ClassVar[str] = "number the classes 0, 1, 2, ... in their order."
 
     @abc.abstractmethod
@@ -79,7 +79,7 @@ class Ordered(Response):
         thresholds = self.quantile(up_to)
         gaps = np.maximum(np.round(np.diff(thresholds) / LEAST_GAP), 1) * LEAST_GAP
         level = round(float(-thresholds[0] - np.mean(known)))
-        return dataclasses.replace(self, level=level, first=tuple(map(float, gaps)))
+        return dataclasses.replace(self, level=level, first=jnp.asarray(gaps))
 
     def check(self, y: np.ndarray, column: str = "y") -> None:
         super().check(y, column)
@@ -135,7 +135,7 @@ class Ordered(Response):
         return dict.fromkeys(self.reported(jnp.zeros(self.num_dispersion), 1.0), said)
 
     def start(self, variance: Scalar) -> Array:
-        return jnp.log(jnp.array(self.first or (1.0,) * self.num_dispersion))
+        return jnp.log(jnp.ones(self.num_dispersion) if self.first is None else self.first)
 
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
         above = [1 - self.cumulative(t - location) for t in self._thresholds(dispersion)]
