@@ -155,8 +155,8 @@ Written by `python -m benchmarks.sbc --report` from `benchmarks/results/sbc.json
 Parameters are drawn from the prior, data from the model, and the posterior is fitted with that
 prior and default settings. If it is right, the rank of the true value among posterior draws is
 uniform, and the mean of z² = ((truth - posterior mean) / posterior sd)² is 1. Ranked are every
-coefficient, the noise, the effects' sds and correlations, the first group's effects, and the log
-likelihood at the truth.
+coefficient, the response's own parameters (noise, spread, cutpoints), the effects' sds and
+correlations, the first group's effects, and the log likelihood at the truth.
 
 {table}
 
