@@ -55,9 +55,8 @@ STEPS, SAMPLED_STEPS = 2100, 5400
 SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
 STARTS, STARTS_AT_REST = 3, 6
 """Climbs; where latents are at rest they cost little, so there are more, twice as long."""
-ENCORES, FEWER_ENCORES = (0.5, 0.25, 0.25, 0.25), 2
-"""Further stages where the ELBO still moves, and how long natural steps are in them; fewer of these
-where the data count once."""
+ENCORES = (0.5, 0.25, 0.25, 0.25)
+"""Further stages where the ELBO still moves, and how long natural steps are in them."""
 PRIOR_IN_SEARCH = 0.1
 """How much the prior counts in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
@@ -198,8 +197,7 @@ def deep_recipe(
     else:
         stages += [explore, *in_two(polish)]
     if steps is None:
-        fewer = FEWER_ENCORES if natural and redundancy <= 1 else len(ENCORES)
-        for n, share in enumerate(ENCORES[:fewer], 2):
+        for n, share in enumerate(ENCORES, 2):
             again = polish._replace(name=f"polish {n}")
             if natural:
                 again = natural_stage(f"natural {n}", carry_on, share)
