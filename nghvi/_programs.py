@@ -184,6 +184,10 @@ def _compile(lowered: jax.stages.Lowered, options: dict[str, str | bool]) -> jax
     jax.config.update(WORTH, float("inf"))
     try:
         return lowered.compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError:  # other versions of XLA may not know the option
+        if not options:
+            raise
+        return lowered.compile()
     finally:
         jax.config.update(WORTH, before)
 

@@ -50,6 +50,13 @@ def test_a_program_returns_what_the_function_returns_and_is_traced_once_per_shap
     assert scaled(Pair(jnp.arange(4.0), "b"), 2.0)[0].name == "B"
 
 
+def test_a_compiler_that_does_not_know_the_quick_way_takes_its_own(known, monkeypatch):
+    monkeypatch.setattr(_programs, "QUICKLY", {"xla_option_of_no_version": True})
+    pair, _ = program(_scaled)(Pair(jnp.arange(5.0), "a"), 2.0)
+    np.testing.assert_array_equal(pair.value, [0, 2, 4, 6, 8])
+    assert traced == ["a"]
+
+
 def test_inside_another_program_it_is_part_of_that(known):
     scaled = program(_scaled)
     slope = jax.grad(lambda x: jnp.sum(scaled(Pair(x, "a"), 3.0)[0].value))(jnp.ones(2))
