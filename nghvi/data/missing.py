@@ -58,7 +58,9 @@ AT_FIT = (
     "fill the cells in, leave such rows out (missing='drop'), or let the model learn what a gap "
     "means (missing='indicator')"
 )
-KNOWN = "what is known about a row is never filled in: leave such rows out"
+KNOWN = (
+    "what is known about a row is never filled in: leave such rows out (missing='drop' in a fit)"
+)
 AFTERWARDS = (
     "the fit has not learnt what a gap there means: fill the cells in, leave the rows out, or fit "
     "with missing='indicator' to rows that have such gaps"

@@ -328,7 +328,7 @@ def test_data_count_once_where_there_are_rows_enough():
     # 4 x 40 weights and 200 rows
     stages = natural_scores((40,))
     assert all(isinstance(stage.algorithm.score, Integrated) for stage in stages.values())
-    assert [stage.encore for stage in stages.values()] == [False, True, True]
+    assert [stage.encore for stage in stages.values()] == [False, True, True, True, True]
 
 
 @pytest.mark.parametrize(
