@@ -52,7 +52,7 @@ from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel
 from nghvi.models.several_factors import SeveralFactors, Spread
-from nghvi.networks import Identity, Perceptron, Skip, Tamed
+from nghvi.networks import Identity, Perceptron, RoughPerceptron, Skip, Tamed
 from nghvi.posterior.mixed_posterior import GroupingFactor, MixedPosterior, Named
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool
@@ -299,7 +299,7 @@ for _class in (
     *(MixedPosterior, Named, GroupingFactor, Scaling, Inference, Run, Verdict, Status, Cause, Pool),
     *(Rows, CellRows, LinearStatistics, Panel, StreamedRows, Fingerprint, Design, Learnt),
     *(Coding, Gaps),
-    *(MixedModel, LinearStart, Identity, Perceptron, Skip, Tamed),
+    *(MixedModel, LinearStart, Identity, Perceptron, RoughPerceptron, Skip, Tamed),
     *(CrossedStatistics, Elimination, Step, Update, Cells, SeveralFactors, Spread),
     *(CrossedRows, CrossedPanel, GeneralFactors, Place),
     *(Position, Ended, Fit, State, Info, RemainingError, SolveInfo, ScaleState, NaturalState),
