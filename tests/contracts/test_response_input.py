@@ -118,8 +118,16 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("way", ["formula", "estimator", "command"])
-@pytest.mark.parametrize(("response", "column", "data", "message"), CASES)
+# The command line reads values, not the levels of a category that no row has.
+WAYS = [
+    (*case, way)
+    for case in CASES
+    for way in ("formula", "estimator", "command")
+    if way != "command" or not isinstance(case[2][case[1]].dtype, pd.CategoricalDtype)
+]
+
+
+@pytest.mark.parametrize(("response", "column", "data", "message", "way"), WAYS)
 def test_refused_with_column_rows_and_remedy(
     response, column, data, message, way, tmp_path, capsys
 ):
@@ -127,8 +135,6 @@ def test_refused_with_column_rows_and_remedy(
     kind = nghvi.MixedClassifier if RESPONSES[response].classes else nghvi.MixedRegressor
     known = KNOWN.get(column, [])
     if way == "command":
-        if isinstance(data[column].dtype, pd.CategoricalDtype):
-            pytest.skip("CSV files know no levels without rows")
         data[["x", "g", *known, column]].to_csv(tmp_path / "rows.csv", index=False)
         given = [f"--{k}={v if isinstance(v, str) else ','.join(v)}" for k, v in settings.items()]
         where = ["--target", column, "--group", "g", "--out", str(tmp_path / "run"), "--quiet"]
