@@ -28,7 +28,7 @@ from nghvi._core.variational import Variational
 from nghvi._programs import forget_programs_if_many, program
 from nghvi._typing import Data, Key, Params
 from nghvi.data import LinearStatistics
-from nghvi.data.streamed import StreamedRows
+from nghvi.data.working_copy import StreamedRows
 from nghvi.families import Full
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape

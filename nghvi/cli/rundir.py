@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import nghvi
 from nghvi.cli import UsageError, as_json, writing
 from nghvi.data import parquet
-from nghvi.data.streamed import StreamedRows
+from nghvi.data.working_copy import StreamedRows
 from nghvi.storage.file import replaced
 
 if TYPE_CHECKING:

@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from nghvi.data.blocks import choose_sizes, rank_within
-from nghvi.data.cells import CellRows
-from nghvi.data.grouped import Grouped, Rows
+from nghvi.data.grouped import CellRows, Grouped, Rows
 from nghvi.data.linear import LinearStatistics
 from nghvi.data.panel import Panel
+
+ROWS_PER_PIECE = 20_000
+"""Rows of a piece unless its number of groups is given."""
 
 
 class Deal(NamedTuple):
@@ -63,6 +66,13 @@ def deal(sizes: Int[np.ndarray, " k"], pieces: int, seed: int | None = None) -> 
         blocks.append((rounds, int(size)))
         members.append(served.T)
     return Deal(tuple(blocks), np.concatenate(members, axis=1))
+
+
+def pieces_for(sizes: np.ndarray, groups_per_piece: int | None) -> int:
+    """Number of pieces with about so many groups; None: with about ROWS_PER_PIECE rows."""
+    if groups_per_piece is None:
+        return max(1, round(float(sizes.sum()) / ROWS_PER_PIECE))
+    return max(1, round(len(sizes) / groups_per_piece))
 
 
 class RowsPiece(Rows):
@@ -189,6 +199,23 @@ def cut(data: Any, pieces: int, which: Sequence[int] | None = None) -> Grouped:
         whole_effects_square=alike(data.effects_square),
         **share,
     )
+
+
+class StackedPieces:
+    """Pieces of rows in memory."""
+
+    def __init__(self, rows: Rows, groups_per_piece: int | None, seed: int) -> None:
+        observed = rows.observations()
+        # By the order of the group codes, so that a working copy of the same rows is dealt alike.
+        group = np.argsort(rows.original_order)[observed.group]
+        sizes = np.bincount(group, minlength=rows.num_groups)
+        dealt = deal(sizes, pieces_for(sizes, groups_per_piece), seed)
+        self.members, self.num_pieces = dealt.members, len(dealt.members)
+        self._stack = in_pieces(dealt, *observed._replace(group=group))
+
+    def piece(self, number: int) -> RowsPiece:
+        """One of them."""
+        return jax.tree.map(lambda leaf: leaf[number], self._stack)
 
 
 def _cut_rows(rows: Rows, pieces: int, which: Sequence[int] | None) -> RowsPiece:

@@ -15,15 +15,14 @@ import numpy as np
 
 from nghvi._core.errors import DataError
 from nghvi._core.response import Response
-from nghvi.data import copying, working_copy
+from nghvi.data import parquet, working_copy
 from nghvi.data.factors import FactorRows
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import Group, Table, check_sizes, read_counts, suggest
 from nghvi.data.grouped import Rows
 from nghvi.data.parquet import Selection, column_names, files_of, index_names
 from nghvi.data.scaling import Scaling, add_intercept, moments
-from nghvi.data.streamed import StreamedRows
-from nghvi.data.working_copy import WorkingCopy
+from nghvi.data.working_copy import StreamedRows, WorkingCopy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,9 @@ class GroupedDataset:
 
     def copied(self, chosen: Selection, groups_per_piece: int | None, seed: int) -> WorkingCopy:
         """The working copy of these columns, made if need be."""
-        return copying.make(files_of(self.path), chosen, self.directory, groups_per_piece, seed)
+        return parquet.make_copy(
+            files_of(self.path), chosen, self.directory, groups_per_piece, seed
+        )
 
     def remove(self) -> None:
         """Delete the working copy, if there is one."""

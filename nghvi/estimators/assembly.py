@@ -11,13 +11,13 @@ from nghvi._core.errors import warn
 from nghvi._core.response import Response
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.factors import CrossedRows, CrossedStatistics, FactorRows
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
+from nghvi.data.panel import CrossedPanel
 from nghvi.data.scaling import Scaling, add_intercept, moments
 from nghvi.data.source import Sample, Source
-from nghvi.data.streamed import StreamedRows
+from nghvi.data.working_copy import StreamedRows
 from nghvi.estimators.choices import choose_batch_groups, choose_centred
 from nghvi.estimators.columns import (
     warn_about_design,

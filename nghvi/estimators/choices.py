@@ -15,7 +15,7 @@ from nghvi._core.response import Response
 from nghvi.data import Rows
 from nghvi.data.frame import DataError
 from nghvi.data.panel import WORTHWHILE, distinct_rows
-from nghvi.data.working_copy import ROWS_PER_PIECE
+from nghvi.data.pieces import ROWS_PER_PIECE
 from nghvi.estimators.columns import centred_columns
 from nghvi.inference import METHODS
 from nghvi.methods import Method, published

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 
 from nghvi._typing import Data
 from nghvi.data.frame import DataError
-from nghvi.data.streamed import StreamedRows
+from nghvi.data.working_copy import StreamedRows
 from nghvi.models.divided import mesh_of
 from nghvi.models.mixed import MixedModel
 from nghvi.storage.checkpoints import Checkpoints

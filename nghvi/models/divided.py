@@ -28,8 +28,8 @@ from nghvi._core.model import DividedModel, LatentModel, MarginalModel
 from nghvi._typing import Data, Key, Latents, Params, PyTree, Scalar
 from nghvi.data import Rows
 from nghvi.data.grouped import Grouped
-from nghvi.data.pieces import cut
-from nghvi.data.streamed import StackedPieces, StreamedRows
+from nghvi.data.pieces import StackedPieces, cut
+from nghvi.data.working_copy import StreamedRows
 
 AXIS = "groups"
 EVERYWHERE, BY_PIECE = Spec(), Spec(AXIS)

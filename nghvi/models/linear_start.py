@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from nghvi._programs import program
 from nghvi._typing import Scalar
 from nghvi.data import Moments, Panel, Rows
-from nghvi.data.crossed_panel import CrossedPanel
+from nghvi.data.panel import CrossedPanel
 
 
 class LinearStart(NamedTuple):

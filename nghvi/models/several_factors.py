@@ -22,9 +22,9 @@ from jaxtyping import Array, Float
 
 from nghvi._linalg import small
 from nghvi._typing import Data, Key, Scalar
-from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.elimination import Elimination
 from nghvi.data.factors import CrossedStatistics, Sums
+from nghvi.data.panel import CrossedPanel
 from nghvi.latents import conjugate, krylov, schur
 from nghvi.latents import selected_inverse as inverse
 from nghvi.models import scales

@@ -19,9 +19,9 @@ from jaxtyping import Array, Float, Int
 from nghvi._core.draws import flat_normal
 from nghvi._typing import Data, Key, Scalar
 from nghvi.data import Rows
-from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.elimination import Elimination
 from nghvi.data.factors import CrossedRows, CrossedStatistics
+from nghvi.data.panel import CrossedPanel
 from nghvi.latents import conjugate, schur
 from nghvi.latents.rows import whiten_design
 from nghvi.models.general_factors import GeneralFactors

@@ -24,7 +24,7 @@ from nghvi.data import Rows
 from nghvi.data.labels import encode_groups, joined
 from nghvi.data.scaling import Scaling
 from nghvi.data.source import Groups
-from nghvi.data.streamed import StreamedRows
+from nghvi.data.working_copy import StreamedRows
 from nghvi.inference import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.parameters import MixedParams

@@ -26,7 +26,7 @@ from nghvi._programs import program
 from nghvi._typing import Data, Key
 from nghvi.data.blocks import padded
 from nghvi.data.panel import distinct_rows
-from nghvi.data.streamed import StreamedRows
+from nghvi.data.working_copy import StreamedRows
 from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import MixedParams
 from nghvi.posterior.effects import effects_of

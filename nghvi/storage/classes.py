@@ -33,15 +33,15 @@ from nghvi._core.step_rules import NaturalState, ScaleState
 from nghvi._core.variational import RemainingError
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi.data import LinearStatistics, Panel, Rows
-from nghvi.data.cells import CellRows
 from nghvi.data.coding import Coding
-from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.elimination import Cells, Elimination, Step, Update
 from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.data.fingerprint import Fingerprint
+from nghvi.data.grouped import CellRows
 from nghvi.data.missing import Gaps
+from nghvi.data.panel import CrossedPanel
 from nghvi.data.scaling import Scaling
-from nghvi.data.streamed import StreamedRows
+from nghvi.data.working_copy import StreamedRows
 from nghvi.families import FAMILIES, Point
 from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt

@@ -20,8 +20,7 @@ from nghvi._core.model import initial_theta, unraveller
 from nghvi._core.score import Integrated, Sampled
 from nghvi._core.step_rules import Adam
 from nghvi.data import LinearStatistics, Rows
-from nghvi.data.streamed import StackedPieces
-from nghvi.data.working_copy import ROWS_PER_PIECE
+from nghvi.data.pieces import ROWS_PER_PIECE, StackedPieces
 from nghvi.estimators.choices import choose_batch_groups
 from nghvi.families import FactorGaussian
 from nghvi.inference import infer

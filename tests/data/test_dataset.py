@@ -11,9 +11,10 @@ import pytest
 import nghvi
 from nghvi import GroupedDataset
 from nghvi._core.errors import InputError
-from nghvi.data import Rows, copying, parquet
+from nghvi.data import Rows, parquet
+from nghvi.data.pieces import StackedPieces
 from nghvi.data.scaling import Scaling
-from nghvi.data.streamed import StackedPieces, StreamedRows
+from nghvi.data.working_copy import StreamedRows
 from nghvi.estimators.checks import why_not_of_the_fit
 from nghvi.storage.checkpoints import checkpoint_files
 
@@ -50,7 +51,7 @@ def copy(folder, tmp_path_factory):
 
 def copied(folder, directory, groups=10):
     chosen = parquet.Selection(tuple(INPUTS), "firm", "y")
-    return copying.make(parquet.files_of(folder), chosen, directory, groups, 0)
+    return parquet.make_copy(parquet.files_of(folder), chosen, directory, groups, 0)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_rows_are_sorted_by_group_in_the_order_of_the_files(frame, copy):
 
 
 def test_sorting_by_buckets_gives_the_same_copy(folder, copy, tmp_path, monkeypatch):
-    monkeypatch.setattr(copying, "BUCKET_BYTES", 1)  # a piece each
+    monkeypatch.setattr(parquet, "BUCKET_BYTES", 1)  # a piece each
     monkeypatch.setattr(parquet, "ROWS_AT_ONCE", 16)
     other = copied(folder, tmp_path / "rows")
     names = sorted(p.name for p in other.directory.iterdir())
@@ -273,7 +274,7 @@ def test_bad_places_are_named(frame, folder, tmp_path, monkeypatch):
             fit(folder, workdir=tmp_path / "w")
     with monkeypatch.context() as patch:
         times = iter(range(100))
-        patch.setattr(copying, "fingerprint", lambda files: next(times))
+        patch.setattr(parquet, "fingerprint", lambda files: next(times))
         with pytest.raises(nghvi.DataError, match="changed while they were read"):
             fit(folder, workdir=tmp_path / "w")
     assert not (tmp_path / "w").exists()

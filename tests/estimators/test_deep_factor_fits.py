@@ -6,7 +6,7 @@ import pytest
 
 import nghvi
 from nghvi import interpret
-from nghvi.data.crossed_panel import CrossedPanel
+from nghvi.data.panel import CrossedPanel
 from nghvi.estimators.assembly import assemble
 from nghvi.estimators.reader import read_to_fit
 from nghvi.estimators.spec import GROUPS_OF_LEARNT

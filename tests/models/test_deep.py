@@ -21,7 +21,7 @@ from nghvi._core.score import Integrated
 from nghvi._core.step_rules import Adam
 from nghvi._linalg.tree import materialise
 from nghvi.data import Panel, Rows
-from nghvi.data.cells import CellRows
+from nghvi.data.grouped import CellRows
 from nghvi.data.panel import collapse, distinct_rows
 from nghvi.estimators import fitting
 from nghvi.families import Point

@@ -9,8 +9,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from jax.scipy.stats import multivariate_normal
 
-from nghvi.data.crossed_panel import CrossedPanel
 from nghvi.data.factors import CrossedStatistics
+from nghvi.data.panel import CrossedPanel
 from nghvi.models.linear_start import LinearStart
 from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity, Perceptron, Skip

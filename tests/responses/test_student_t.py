@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 
 from nghvi._special import t_cdf
 from nghvi.data import LinearStatistics, Rows
-from nghvi.data.cells import CellRows
+from nghvi.data.grouped import CellRows
 from nghvi.latents.rows import conditional_mode, newton_step
 from nghvi.latents.scale_mixture import draw_precision, sample_gamma
 from nghvi.models import MixedModel, MixedParams
