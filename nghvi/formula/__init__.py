@@ -1,6 +1,6 @@
-"""Model formulas: from text and a raw data frame to a design, with formulaic's model matrices.
+"""Model formulas: turn a text and a raw data frame into a design, with formulaic's model matrices.
 
-Only the group term is read here; everything else is formulaic's.
+Group terms, offsets and facts about the rows are read here; formulaic handles everything else.
 """
 
 from nghvi._core.errors import FormulaError as FormulaError

@@ -1,9 +1,9 @@
-"""How much work a formula may ask for, told from its text before anything is evaluated.
+"""Limits on the work that a formula may ask for, checked before anything is evaluated.
 
-Terms are counted without being made: a + b has as many as both, a:b their product, a * b both and
-the product, (a)**k as many as n^k products of its n terms. Constants are folded in floating point,
-so that a number with a billion digits is seen where Python would begin to compute it. The same
-holds for a formula that comes with a model file.
+Terms are counted from the text without being built: ``a + b`` has as many as both together,
+``a:b`` their product, ``a * b`` the sum and the product, and ``(a)**k`` up to n^k products of the n
+terms of ``a``. Constants are folded in floating point, so that a number with a billion digits is
+caught before Python starts to compute it. Formulas from model files pass the same checks.
 """
 
 import ast
@@ -21,14 +21,19 @@ from formulaic.transforms import TRANSFORMS
 from nghvi._core.errors import FormulaError
 
 MOST_TERMS = 2000
+"""The most terms that one part of a formula may expand to."""
 MOST_PRODUCTS = 50_000
-"""Of terms that a power is made from."""
+"""The most products that a power such as ``(a + b)**2`` may form, duplicates included."""
 MOST_POWER = 50
+"""The largest exponent of a power of terms."""
 MOST_COLUMNS = 10_000
+"""The most columns that one part of a formula may make."""
 LARGEST = 1e300
+"""The largest constant, close to where doubles overflow."""
 MOST_NESTED = 100
+"""The deepest nesting of an expression, well within Python's recursion limit."""
 SIZES = {"df": 1000, "levels": 2000, "degree": 25}
-"""Arguments of transforms that say how many columns there will be."""
+"""The largest values of the arguments that set how many columns a transform makes."""
 OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -42,23 +47,23 @@ OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
 
 
 def check_terms(formula: str, text: str) -> None:
-    """A part of the formula does not ask for more terms than can be made."""
+    """Raise an error if a part of the formula expands to too many terms."""
     try:
         number = _terms(DefaultFormulaParser().get_ast(text), formula)
     except (FormulaicError, SyntaxError):
-        return  # said with its place where the terms are made
+        return  # reported with its place when the terms are built
     except RecursionError:
         raise _too_deep(formula) from None
     if number > MOST_TERMS:
         raise FormulaError(
-            f"formula {formula!r}: it has {_count(number)} terms, and {MOST_TERMS:,} are the most. "
-            "Leave interactions out ('(a + b + c)**2' has those of two columns only); for many "
-            "columns without a formula, give them as X and name the group."
+            f"formula {formula!r}: it expands to {_count(number)} terms, but at most "
+            f"{MOST_TERMS:,} are allowed. Drop interactions ('(a + b + c)**2' has only those of "
+            "two columns), or pass the columns as X and name the group instead of using a formula."
         )
 
 
 def check_work(formula: str, expression: str, tree: ast.AST) -> None:
-    """Numbers in an expression stay within what can be computed, sizes within what can be used."""
+    """Raise an error if an expression holds too large a number or asks for too many columns."""
     try:
         _fold(tree, formula, expression, 0)
     except RecursionError:
@@ -66,9 +71,9 @@ def check_work(formula: str, expression: str, tree: ast.AST) -> None:
 
 
 def check_columns(formula: str, terms: Iterable[Term], levels: Callable[[str], int]) -> None:
-    """The terms do not make more columns than can be used.
+    """Raise an error if the terms make too many columns.
 
-    ``levels``: how many columns a column of the data becomes, 1 if it holds numbers.
+    ``levels`` gives the number of columns that a column of the data becomes: 1 if it is numeric.
     """
     number, largest = 0.0, (0.0, "")
     for term in terms:
@@ -78,16 +83,16 @@ def check_columns(formula: str, terms: Iterable[Term], levels: Callable[[str], i
         raise FormulaError.at(
             formula,
             largest[1],
-            f"it makes {_count(number)} columns, {_count(largest[0])} of them here, and "
-            f"{MOST_COLUMNS:,} are the most. Categories with many levels belong after '|' as "
-            "the group; merge rare ones or leave the term out; a number that is held as text has "
-            "to be converted.",
+            f"it makes {_count(number)} columns, {_count(largest[0])} of them here, but at most "
+            f"{MOST_COLUMNS:,} are allowed. Make a category with many levels the group, after "
+            "'|'; merge its rare levels; or leave the term out. If the column holds numbers stored "
+            "as text, convert it.",
         )
 
 
 def _terms(node: Any, formula: str) -> float:
     total, waiting = 0.0, [node]
-    while waiting:  # a long sum is as deep as it is long
+    while waiting:  # the tree of a long sum is as deep as the sum is long
         part = waiting.pop()
         if isinstance(part, ASTNode) and part.operator.symbol in ("+", "-"):
             waiting += part.args
@@ -113,20 +118,20 @@ def _power(base: float, exponent: str, formula: str) -> float:
     try:
         power = float(exponent)
     except ValueError:
-        return base  # formulaic says what is wrong with it
+        return base  # formulaic reports what is wrong with it
     if power > MOST_POWER or base ** min(power, MOST_POWER) > MOST_PRODUCTS:
         raise FormulaError.at(
             formula,
             exponent,
-            f"a power of {_count(base)} terms with the exponent {exponent} is too large: beyond "
-            f"{_count(base)} it adds nothing, and every step multiplies the interactions; write a "
-            "smaller one. A power of a column's numbers is I(x**2).",
+            f"the exponent {exponent} is too large for {_count(base)} terms: every increment "
+            f"multiplies the interactions, and beyond {_count(base)} it adds none. Use a smaller "
+            "exponent. To raise the values of a column to a power, write I(x**2).",
         )
     return base**power
 
 
 def _fold(node: ast.AST, formula: str, expression: str, depth: int) -> float | None:
-    """The value of what is made of numbers alone, None of everything else; checks on the way."""
+    """Return the value of a constant expression, or None for any other; check along the way."""
     if depth > MOST_NESTED:
         raise _too_deep(formula)
 
@@ -141,7 +146,7 @@ def _fold(node: ast.AST, formula: str, expression: str, depth: int) -> float | N
     if isinstance(node, ast.BinOp):
         if any(_is_listed(side) for side in (node.left, node.right)):
             raise FormulaError.at(
-                formula, expression, "text and lists cannot be calculated with; use numbers."
+                formula, expression, "arithmetic needs numbers, not text or lists."
             )
         left, right = folded(node.left), folded(node.right)
         compute = OPERATIONS.get(type(node.op))
@@ -165,12 +170,14 @@ def _bounded(compute: Callable[[], float], formula: str, expression: str) -> flo
     except OverflowError:
         value = float("inf")
     except ZeroDivisionError:
-        raise FormulaError.at(formula, expression, "it divides by zero; correct it.") from None
+        raise FormulaError.at(
+            formula, expression, "this divides by zero; correct the expression."
+        ) from None
     if isinstance(value, complex):
         return None
     if abs(value) > LARGEST:
         raise FormulaError.at(
-            formula, expression, f"it holds a number beyond {LARGEST:g}; write a smaller one."
+            formula, expression, f"a number here exceeds {LARGEST:g}; use a smaller one."
         )
     return value
 
@@ -181,7 +188,7 @@ def _is_listed(node: ast.AST) -> bool:
 
 
 def _sizes(call: ast.Call) -> dict[str, ast.expr]:
-    """Arguments of a call that say how many columns it makes."""
+    """Return the arguments of a call that set how many columns it makes."""
     transform = TRANSFORMS.get(call.func.id) if isinstance(call.func, ast.Name) else None
     if transform is None:
         return {}
@@ -198,19 +205,20 @@ def _check_size(
     name: str, value: ast.expr, size: float | None, formula: str, expression: str
 ) -> None:
     if size is None and not isinstance(value, ast.List | ast.Tuple | ast.Constant):
-        raise FormulaError.at(formula, expression, f"{name} has to be a number; write one.")
+        raise FormulaError.at(formula, expression, f"{name} must be a number, such as {name}=3.")
     if size is not None and size > SIZES[name]:
         raise FormulaError.at(
             formula,
             expression,
-            f"{name}={_count(size)} asks for too many columns; {SIZES[name]:,} is the most.",
+            f"{name}={_count(size)} asks for too many columns; use at most {SIZES[name]:,}.",
         )
 
 
 def _too_deep(formula: str) -> FormulaError:
     shown = formula if len(formula) < 200 else f"{formula[:200]}..."
     return FormulaError(
-        f"formula {shown!r}: its brackets are nested too deeply; compute parts of it as columns."
+        f"formula {shown!r}: its brackets are nested too deeply; compute parts of it as columns "
+        "of the data."
     )
 
 

@@ -1,13 +1,13 @@
 """A formula with what it learnt from the training data: levels of categories, state of transforms.
 
-The columns of a design, in the order in which the model reads them::
+A design has its columns in the order in which the model reads them::
 
-    fixed part      coefficients are estimated (the intercept is added by the estimator)
+    fixed part      coefficients are estimated (the estimator adds the intercept)
     effects only    columns of the random part that the fixed part lacks: coefficient 0
     offset          coefficient 1
     facts           no coefficient: what the response must know about a row, such as its trials
 
-Nothing but text, numbers and labels is kept, so that a design can be saved.
+A design holds only text, numbers and labels, so that it can be saved.
 """
 
 from collections import Counter
@@ -33,43 +33,44 @@ from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of
 from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax, Syntax, parse
 
 MANY_LEVELS, FEW_ROWS = 20, 5
-"""Beyond so many levels with fewer rows each, a category is suspicious."""
-NO_RESPONSE = "a response is never filled in: leave such rows out (missing='drop')"
+"""A category draws a warning if it has more levels than the first number and, on average, fewer
+rows per level than the second."""
+NO_RESPONSE = "a response is never filled in; leave such rows out (missing='drop')"
 
 
 class Design(NamedTuple):
-    """Makes the same columns of any data frame."""
+    """A formula with all that it needs to make the same columns from any data frame."""
 
     formula: str
     learnt: Learnt
     columns: tuple[str, ...]
     random: tuple[str, ...]
-    """Names of the columns with effects; of several factors one after the other."""
+    """Names of the columns with effects, factor by factor."""
     known_coef: tuple[float, ...]
-    """Coefficients of the last columns before the facts, which are not estimated."""
+    """Coefficients that are not estimated, those of the last columns before the facts."""
     facts: tuple[str, ...] = ()
-    """Names of the facts, which the very last columns hold."""
+    """Names of the facts, which are the very last columns."""
     num_effects: tuple[int, ...] = ()
-    """How many columns with effects each of several factors has."""
+    """How many columns with effects each factor has; empty unless there are several factors."""
     gaps: Gaps = NO_GAPS
-    """What stands for missing cells; indicators are columns of the fixed part."""
+    """What replaces missing cells; their indicators are columns of the fixed part."""
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Columns of the data frame that are read."""
+        """Columns of the data frame that the formula reads, except for the response."""
         return _variables(parse(self.formula))
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The same without the groups."""
+        """The same columns without those that hold group labels only."""
         syntax = parse(self.formula)
         return _variables(syntax.ungrouped())
 
     @property
     def movable(self) -> tuple[str, ...]:
-        """Columns of the design that are columns of the data and read nowhere else in it."""
+        """Columns of the design that are columns of the data, and that no other column reads."""
         syntax = parse(self.formula)
-        # A term of both the fixed and the random part is one column; an offset is its own.
+        # A term in both the fixed and the random part is one column; an offset is another.
         model = _model_texts(syntax)
         terms = {
             (i >= len(model), str(term)): term
@@ -78,19 +79,19 @@ class Design(NamedTuple):
         }
         readers = Counter(name for term in terms.values() for name in variables_of(syntax, [term]))
         alone = [name for name in self.columns if readers[name] == 1]
-        # Where the value of a row becomes known, its indicator has to change as well.
+        # A column with an indicator is not alone: a value for a missing cell changes both.
         return tuple(name for name in alone if name not in self.gaps.fillings)
 
     def raw_inputs(self, data: Any) -> pd.DataFrame:
-        """The columns of the data frame that are read, gaps included, without the groups."""
+        """Return the inputs in a data frame as they are, gaps included."""
         return read_columns(data, self.inputs, bounds_of(self.formula), self.gaps.fillings)
 
     def filled_inputs(self, data: Any) -> pd.DataFrame:
-        """The same with what stands for missing cells."""
+        """Return the inputs in a data frame with missing cells filled."""
         return _filled(self.raw_inputs(data), self.gaps)[list(self.inputs)]
 
     def table(self, data: Any, *, grouped: bool = True) -> Table:
-        """The design's columns of a raw data frame and, unless they are not needed, its groups."""
+        """Make the design's columns from a raw data frame, and read its groups if ``grouped``."""
         syntax = parse(self.formula)
         syntax = syntax if grouped else syntax.ungrouped()
         read_columns(data, _known_variables(syntax), bounds_of(self.formula), remedy=KNOWN)
@@ -99,8 +100,9 @@ class Design(NamedTuple):
         if table.names != self.columns:
             differing = ", ".join(map(repr, sorted(set(table.names) ^ set(self.columns))))
             raise DataError(
-                f"the formula gives other columns than at the fit ({differing}): a column that "
-                "held text holds numbers now, or the other way round; give it the same type."
+                f"the formula makes other columns here than it did at the fit ({differing}): a "
+                "column that held text then holds numbers now, or the other way round. Give it "
+                "the type that it had."
             )
         return table
 
@@ -109,12 +111,16 @@ class _Read(NamedTuple):
     table: Table
     fixed: tuple[str, ...]
     random: tuple[tuple[str, ...], ...]
-    """Columns with effects of every factor."""
+    """Names of the columns with effects, for every factor."""
     learnt: Learnt
 
 
 def learn(formula: str, data: Any, *, indicator: bool = False) -> Design:
-    """What a formula makes of the training data; ``indicator``: gaps are filled, and told."""
+    """Learn a design from the training data.
+
+    With ``indicator``, missing cells of the inputs are filled and marked by further columns;
+    otherwise they raise an error.
+    """
     syntax = parse(formula)
     _check_response(syntax)
     read_columns(data, _known_variables(syntax), bounds_of(formula), remedy=KNOWN)
@@ -127,7 +133,7 @@ def learn(formula: str, data: Any, *, indicator: bool = False) -> Design:
     _warn_of_levels(read.learnt, len(frame))
     if not read.fixed:
         raise FormulaError(
-            f"formula {formula!r}: the fixed part has no column; add one, or take '0' away."
+            f"formula {formula!r}: the fixed part has no column; add one, or remove the '0'."
         )
     random = sum(read.random, ())
     only = len(set(random) - set(read.fixed))
@@ -138,15 +144,14 @@ def learn(formula: str, data: Any, *, indicator: bool = False) -> Design:
 
 
 def _fillable(syntax: Syntax) -> tuple[str, ...]:
-    """Columns whose missing cells can be filled: neither groups nor known parts are made up."""
-
+    """Return the columns whose missing cells may be filled: no groups, offsets or facts."""
     kept = {*_known_variables(syntax), *syntax.group_columns}
     named = _named(syntax, _model_texts(syntax))
     return tuple(name for name in dict.fromkeys(named) if name not in kept)
 
 
 def _known_variables(syntax: Syntax) -> tuple[str, ...]:
-    """Columns that offsets and facts read."""
+    """Return the columns that offsets and facts read."""
     return _named(syntax, _known_texts(syntax))
 
 
@@ -157,30 +162,30 @@ def _filled(frame: pd.DataFrame, gaps: Gaps) -> pd.DataFrame:
 
 
 def _columns(frame: pd.DataFrame) -> dict[str, Any]:
-    """Categories, and arrays of the others."""
+    """Return the columns by name: categories as they are, all others as arrays."""
     return {str(n): c.array if _is_categorical(c) else c.to_numpy() for n, c in frame.items()}
 
 
 def _told(syntax: Syntax, gaps: Gaps) -> Syntax:
-    """With the indicators in the fixed part."""
+    """Return the formula with the indicators of missing cells in its fixed part."""
     return syntax._replace(fixed=" + ".join([syntax.fixed, *(f"`{n}`" for n in gaps.names)]))
 
 
 def _check_response(syntax: Syntax) -> None:
-    """A column is not explained by itself; ``I(after - before) ~ before`` is another matter."""
+    """Raise an error if the response is also an input; ``I(after - before) ~ before`` is fine."""
     response = syntax.response.strip("`")
     if response in _variables(syntax._replace(facts=())):
         raise FormulaError.at(
             syntax.text,
             syntax.response,
-            f"the response {response!r} is also among the inputs: take it away after '~'.",
+            f"the response {response!r} is also an input; remove it after '~'.",
         )
 
 
 def _check_text(syntax: Syntax, frame: pd.DataFrame) -> None:
-    """Refuse text that would become a category although numbers or dates were meant.
+    """Refuse text that would become a category where numbers or dates were probably meant.
 
-    ``C(x)`` says that a category is meant.
+    Writing ``C(x)`` states that a category is meant.
     """
     for text in _known_texts(syntax):
         for name in _named(syntax, [text]):
@@ -188,8 +193,8 @@ def _check_text(syntax: Syntax, frame: pd.DataFrame) -> None:
                 raise FormulaError.at(
                     syntax.text,
                     name,
-                    f"an offset is one column of numbers, as trials, bounds and weights are, and "
-                    f"column {name!r} is not numeric: give numbers.",
+                    f"column {name!r} is not numeric, but offsets, trials, bounds and weights "
+                    "must be numbers; convert it.",
                 )
     terms = [term for text in _texts(syntax) for term in terms_of(syntax, text)]
     named = {factor.expr for term in terms for factor in term.factors}
@@ -211,33 +216,33 @@ def _warn_of_levels(learnt: Learnt, num_rows: int) -> None:
     for factor, levels in learnt.categories.items():
         if len(levels) > max(MANY_LEVELS, num_rows / FEW_ROWS):
             warn(
-                f"{factor} is a category of {len(levels)} levels in {num_rows} rows, and every "
-                f"level has a coefficient of its own: merge levels, or let them be groups, "
+                f"{factor} is a category with {len(levels)} levels in {num_rows} rows, and each "
+                f"level gets its own coefficient. Merge levels, or make them groups: "
                 f"'(1 | {factor})'."
             )
 
 
 def has_intercept(syntax: Syntax) -> bool:
-    """Whether the fixed part has one."""
+    """Return whether the fixed part of a formula has an intercept."""
     return any(str(term) == "1" for term in terms_of(syntax, syntax.fixed))
 
 
 def variables(formula: str) -> tuple[str, ...]:
-    """Columns of the data frame that a fit reads, those of the response included."""
+    """Return the columns of the data frame that a fit reads, including those of the response."""
     syntax = parse(formula)
     response = variables_of(syntax, terms_of(syntax, syntax.response))
     return tuple(dict.fromkeys((*response, *_variables(syntax))))
 
 
 def bounds_of(formula: str) -> tuple[str, ...]:
-    """Columns that are bounds, which may be infinite."""
+    """Return the columns that hold censoring bounds, which may be infinite."""
     syntax = parse(formula)
     texts = {text.strip("`") for name, text in syntax.facts if name in ("lower", "upper")}
     return tuple(name for name in _variables(syntax) if name in texts)
 
 
 def response_of(formula: str, data: Any) -> np.ndarray:
-    """The left-hand side: a column as it is, or the values of an expression."""
+    """Return the values of the left-hand side: a column as it is, or a computed expression."""
     syntax = parse(formula)
     terms = terms_of(syntax, f"0 + {syntax.response}")
     frame = read_columns(data, variables_of(syntax, terms), remedy=NO_RESPONSE)
@@ -246,17 +251,17 @@ def response_of(formula: str, data: Any) -> np.ndarray:
     (side,), _ = evaluate([terms], frame, Learnt({}, {}), syntax)
     if len(side.names) != 1:
         raise FormulaError.at(
-            formula, syntax.response, "the response must be one column of numbers."
+            formula, syntax.response, "the response must be a single column of numbers."
         )
     check_finite(side.values, side.names)
     return side.values[:, 0]
 
 
 def response_given(formula: str, data: Any, y: Any) -> Any:
-    """The response of a fit: the left-hand side, with which ``y``, if it is given, must agree.
+    """Return the response of a fit: the left-hand side of the formula, which ``y`` must match.
 
-    ``y`` may be None, the name on the left-hand side, or its values; these are needed only where
-    the data frame lacks the columns.
+    ``y`` may be None, the name on the left-hand side, or the values. The values are needed only
+    if the data frame lacks the columns of the left-hand side.
     """
     syntax = parse(formula)
     left = syntax.response.strip("`")
@@ -264,25 +269,25 @@ def response_given(formula: str, data: Any, y: Any) -> Any:
         return response_of(formula, data)
     if isinstance(y, str):
         raise FormulaError(
-            f"y={y!r} contradicts the formula {formula!r}, whose left side is {left!r}: change one "
-            "of them, or leave y out."
+            f"y={y!r} contradicts the formula {formula!r}, whose left-hand side is {left!r}; "
+            "change one of them, or leave y out."
         )
     needed = variables_of(syntax, terms_of(syntax, syntax.response))
     if not set(needed) <= set(column_names(data)):
         name = getattr(y, "name", None)
         if needed == (left,) and name in (None, "", left):
             return y
-        shown = "y" if name in (None, "") else f"y, which is called {name!r},"
+        shown = "y" if name in (None, "") else f"y (named {name!r})"
         raise FormulaError(
-            f"formula {formula!r}: {shown} cannot be checked against {left!r}, since X lacks "
-            f"{', '.join(map(repr, needed))}: leave the column in X and y out."
+            f"formula {formula!r}: {shown} cannot be checked against {left!r} because X lacks "
+            f"{', '.join(map(repr, needed))}; add the column to X and leave y out."
         )
     ours = response_of(formula, data)
     given = read_response(y, len(ours))
     if not _agree(ours, given):
         raise FormulaError(
-            f"y differs from {left!r}, the left side of the formula {formula!r}, as it is in X: "
-            "leave y out, or correct one of them."
+            f"y differs from the values of {left!r} in X, the left-hand side of the formula "
+            f"{formula!r}; leave y out, or correct one of them."
         )
     return ours
 
@@ -294,23 +299,26 @@ def _agree(ours: np.ndarray, given: np.ndarray) -> bool:
 
 
 def _model_texts(syntax: Syntax) -> list[str]:
-    """Fixed part and random parts, as sums of terms."""
+    """Return the fixed part and the random parts as sums of terms."""
     return [syntax.fixed, *(text for text in syntax.random if text != EVERY_COLUMN)]
 
 
 def _known_texts(syntax: Syntax) -> list[str]:
-    """Offsets, and facts that are not numbers."""
+    """Return the offsets, and the facts that are not plain numbers, as terms."""
     others = [*syntax.offsets, *(text for _, text in syntax.facts if _number(text) is None)]
     return [f"0 + {{{text}}}" for text in others]
 
 
 def _texts(syntax: Syntax) -> list[str]:
-    """All of these."""
+    """Return all parts of the right-hand side, and the facts, as sums of terms."""
     return [*_model_texts(syntax), *_known_texts(syntax)]
 
 
 def _number(text: str) -> float | None:
-    """The number that a fact is; None for an expression. No bound is a very far one."""
+    """Return the value of a fact that is a plain number, None for an expression.
+
+    An infinite bound becomes a very distant one.
+    """
     try:
         return float(finite_bounds(np.asarray(float(text))))
     except ValueError:
@@ -322,7 +330,7 @@ def _variables(syntax: Syntax) -> tuple[str, ...]:
 
 
 def _named(syntax: Syntax, texts: list[str]) -> tuple[str, ...]:
-    """Columns that sums of terms read."""
+    """Return the columns of the data that sums of terms read."""
     return sum((variables_of(syntax, terms_of(syntax, text)) for text in texts), ())
 
 
@@ -340,8 +348,8 @@ def _read(syntax: Syntax, frame: pd.DataFrame, learnt: Learnt) -> _Read:
         there |= set(part.names)
     for text, matrix in zip((*syntax.offsets, *written), matrices[first_offset:], strict=True):
         if len(matrix.names) != 1:
-            what = "an offset" if text in syntax.offsets else "what is known about a row"
-            raise FormulaError.at(syntax.text, text, f"{what} is one column of numbers.")
+            what = "an offset" if text in syntax.offsets else "a fact about the rows"
+            raise FormulaError.at(syntax.text, text, f"{what} must be a single column of numbers.")
     if syntax.offsets:
         total = sum(matrix.values for matrix in matrices[first_offset:first_fact])
         _check_exposure(syntax, np.asarray(total)[:, 0])
@@ -361,17 +369,17 @@ def _read(syntax: Syntax, frame: pd.DataFrame, learnt: Learnt) -> _Read:
 
 
 def _check_exposure(syntax: Syntax, total: np.ndarray) -> None:
-    """A logarithm of nothing is named as such."""
+    """Raise an error that names exposures of 0 or below, whose logarithm is not finite."""
     lost = ~np.isfinite(total)
     if lost.any() and any(text.startswith("log(") for text in syntax.offsets):
         raise DataError(
             f"the offset {' + '.join(syntax.offsets)} is not finite in {count(lost)} "
-            f"({places(lost)}): an exposure must be above 0; leave rows without exposure out."
+            f"({places(lost)}); an exposure must be above 0, so leave out rows without exposure."
         )
 
 
 def _random_parts(syntax: Syntax, matrices: list[Matrix]) -> list[Matrix]:
-    """The columns with effects of every factor."""
+    """Return the columns with effects of every factor."""
     fixed, evaluated = matrices[0], iter(matrices[1:])
     return [
         _random_part(
@@ -384,27 +392,30 @@ def _random_parts(syntax: Syntax, matrices: list[Matrix]) -> list[Matrix]:
 
 
 def _random_part(syntax: Syntax, factor: FactorSyntax, terms: list[Matrix]) -> Matrix:
-    """The columns of all terms of a factor, of which several have one column each."""
+    """Return the columns of all terms of a factor; several terms may have one column each."""
     for text, matrix in zip(factor.random, terms, strict=True):
         if len(terms) > 1 and len(matrix.names) > 1:
             raise FormulaError.at(
                 syntax.text,
                 f"({text}",
-                "several terms of one group make their effects independent, and each may have "
-                "one column ('(1 | g) + (0 + x | g)'): write one term, '(1 + x | g)'.",
+                "several terms for one group make its effects independent, and each may then have "
+                "only one column, as in '(1 | g) + (0 + x | g)'. For correlated effects write one "
+                "term, '(1 + x | g)'.",
             )
     names = sum((matrix.names for matrix in terms), ())
     place = f"({factor.random[-1]}"
     if not names:
         raise FormulaError.at(
-            syntax.text, place, "nothing varies; write '(1 | g)' or leave it out."
+            syntax.text, place, "nothing varies by group; write '(1 | g)' or remove the term."
         )
     if len(set(names)) < len(names):
-        raise FormulaError.at(syntax.text, place, "a column is in two group terms; write it once.")
+        raise FormulaError.at(
+            syntax.text, place, "a column appears in two group terms; write it once."
+        )
     return Matrix(np.concatenate([matrix.values for matrix in terms], axis=1), names)
 
 
 def _labels(frame: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:
-    """Labels of a factor; of several columns, those of each with ':' between them."""
+    """Return the labels of a factor; those of several columns are joined by ':'."""
     labels = [read_labels(frame[name].to_numpy(), name) for name in columns]
     return labels[0] if len(labels) == 1 else combined(labels, columns)

@@ -1,8 +1,8 @@
-"""Model matrices by formulaic, with a state that is made of text, numbers and labels only.
+"""Model matrices from formulaic, whose learnt state is only text, numbers and labels.
 
 formulaic evaluates expressions as Python. A formula may come from a model file, which must never
-decide what code runs, so an expression may name columns, compute and call known functions:
-everything but arithmetic, elementwise functions of numpy and formulaic's own transforms is refused.
+decide what code runs, so an expression may only name columns, do arithmetic, and call numpy's
+elementwise functions and formulaic's own transforms. Anything else is refused.
 """
 
 import ast
@@ -33,33 +33,37 @@ from nghvi.formula.bounds import check_columns, check_terms, check_work
 from nghvi.formula.syntax import Syntax
 
 FUNCTIONS = frozenset(TRANSFORMS) - {"np", "contr", "Q", "lag"}
-"""Backticks do what Q does; lag needs an order of rows, which a model does not know."""
+"""Functions that formulas know. Backticks replace Q; lag needs an order of rows, which a model does
+not know."""
 CODINGS = frozenset({"Treatment", "Sum", "Helmert", "Diff", "Poly"})
+"""Codings of a category that ``C(x, ...)`` takes by name."""
 CONTRASTS = frozenset(name for name in vars(ContrastsRegistry) if not name.startswith("_"))
+"""Codings that are written ``contr.<name>``."""
 CALCULATION = (
     *(ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Compare, ast.cmpop),
     *(ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Load, ast.Expression),
 )
+"""Nodes of Python's syntax that an expression may hold besides names."""
 
 
 class Expression(NamedTuple):
-    """A factor as Python, with the nodes that name columns."""
+    """A factor of a term, parsed as Python, with the nodes that name columns."""
 
     tree: ast.Expression
     names: list[ast.Name]
     quoted: dict[str, str]
-    """Columns whose names are not valid in Python, by those that stand for them."""
+    """Columns whose names are not valid in Python, by the names that stand in for them."""
 
     @staticmethod
     def of(expression: str, formula: str) -> "Expression":
-        """Complains about anything that is not a calculation."""
+        """Parse an expression, or raise an error if it is not a permitted calculation."""
         quoted: dict[str, str] = {}
         try:
             tree = ast.parse(sanitize_variable_names(expression, {}, quoted), mode="eval")
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
             reason = getattr(error, "msg", None) or str(error) or type(error).__name__
             raise FormulaError.at(
-                formula, expression, f"this is not an expression ({reason}); correct it."
+                formula, expression, f"this is not a valid expression ({reason}); correct it."
             ) from None
         check_work(formula, expression, tree)
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -79,13 +83,13 @@ class Expression(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read."""
+        """The columns that the expression reads."""
         return [self.quoted.get(node.id, node.id) for node in self.names]
 
     def apart_from_functions(self) -> tuple[str, dict[str, str]]:
-        """The expression with a name of its own for every column, and the columns by these names.
+        """Return the expression with an alias for every column, and the columns by their alias.
 
-        A column may be called as a function is: ``log(log)``, ``C(k) + (1 | C)``.
+        A column may have the name of a function: ``log(log)``, ``C(k) + (1 | C)``.
         """
         columns = {f"column_{j}": name for j, name in enumerate(dict.fromkeys(self.columns))}
         alias = {name: key for key, name in columns.items()}
@@ -95,7 +99,7 @@ class Expression(NamedTuple):
 
 
 def columns_of(factor: Factor, formula: str) -> list[str]:
-    """The columns that a factor reads; complains about anything that is not a calculation."""
+    """Return the columns that a factor reads, or raise an error if it is no calculation."""
     if factor.eval_method is Factor.EvalMethod.LOOKUP:
         return [factor.expr]
     if factor.eval_method is Factor.EvalMethod.LITERAL:
@@ -104,14 +108,14 @@ def columns_of(factor: Factor, formula: str) -> list[str]:
 
 
 def _codings(call: ast.Call) -> list[ast.expr]:
-    """Where ``C`` is told a coding: after the column."""
+    """Return the arguments of ``C`` that may name a coding: all after the column."""
     if not (isinstance(call.func, ast.Name) and call.func.id == "C"):
         return []
     return [*call.args[1:], *(keyword.value for keyword in call.keywords)]
 
 
 def _is_known(node: ast.AST, called: bool, codings: set[ast.expr]) -> bool:
-    """A function or a coding, as against a column that may have the same name."""
+    """Return whether a node is a function or a coding, not a column that shares its name."""
     if isinstance(node, ast.Name):
         return node.id in FUNCTIONS if called else node in codings and node.id in CODINGS
     if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
@@ -123,38 +127,40 @@ def _is_known(node: ast.AST, called: bool, codings: set[ast.expr]) -> bool:
 
 def _refusal(node: ast.AST) -> str:
     return (
-        f"{ast.unparse(node)!r} is not a function that formulas know. They know "
+        f"{ast.unparse(node)!r} is not available in formulas. Available are "
         f"{', '.join(sorted(FUNCTIONS))}, contr.*, numpy's elementwise functions such as np.sqrt, "
         "and + - * / ** inside I(...); compute anything else as a column of the data first."
     )
 
 
 INTERCEPT = "intercept"
+"""Name of the column of ones in designs and results."""
 MARKED = re.compile(r"⧛(?:\x1b\[[\d;]*m)*(.*?)(?:\x1b\[[\d;]*m)*⧚", re.DOTALL)
-"""How formulaic shows the place of an error."""
+"""Matches the marks, coloured or not, with which formulaic shows the place of an error."""
 
 
 class Learnt(NamedTuple):
-    """State of encoders and transforms after the training data."""
+    """What formulaic's encoders and transforms learnt from the training data."""
 
     categories: dict[str, list]
     """Levels of every categorical factor."""
     transforms: dict[str, Any]
+    """State of every transform, such as the mean that ``center`` subtracts."""
 
 
 class Matrix(NamedTuple):
-    """Columns with their names."""
+    """A matrix with named columns."""
 
     values: np.ndarray
     names: tuple[str, ...]
 
     def columns(self, chosen: list[int]) -> "Matrix":
-        """Some of them."""
+        """Return the columns at some positions."""
         return Matrix(self.values[:, chosen], tuple(self.names[j] for j in chosen))
 
 
 def terms_of(syntax: Syntax, text: str) -> SimpleFormula:
-    """A part of the formula, parsed."""
+    """Parse a part of the formula into terms."""
     check_terms(syntax.text, text)
     try:
         terms = Formula(text)
@@ -163,32 +169,32 @@ def terms_of(syntax: Syntax, text: str) -> SimpleFormula:
         place = marked.group(1) if marked else ""
         raise FormulaError.at(syntax.text, place, _reason(error, text)) from None
     if not isinstance(terms, SimpleFormula):
-        raise FormulaError.at(syntax.text, text, "this is not a sum of terms.")
+        raise FormulaError.at(syntax.text, text, "this is not a sum of terms; write 'a + b'.")
     return terms
 
 
 def _reason(error: Exception, text: str) -> str:
-    """What formulaic or Python complains of, with the remedy where it is known."""
+    """Return the complaint of formulaic or Python, with the remedy where one is known."""
     if isinstance(error, SyntaxError) and not isinstance(error, FormulaicError):
         return f"{text!r} cannot be read ({error.msg}); correct it."
     reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
     if "arguments" in reason:
-        return "this operator needs a term on each side; add it or take the operator away."
+        return "this operator needs a term on each side; add the term or remove the operator."
     if "`.` operator" in reason:
-        return "'.' stands for columns in a group term only; name the columns of the fixed part."
+        return "'.' can only be used in a group term; name the columns of the fixed part."
     return f"{reason}; correct it."
 
 
 def variables_of(syntax: Syntax, terms: Iterable[Term]) -> tuple[str, ...]:
-    """Columns of the data that the terms read."""
+    """Return the columns of the data that the terms read."""
     factors = [factor for term in terms for factor in term.factors]
     return tuple(name for factor in factors for name in columns_of(factor, syntax.text))
 
 
 class _Materializer(PandasMaterializer):
-    """formulaic's, but that columns and functions of one name do not get into each other's way.
+    """formulaic's materializer, except that columns may share the names of functions.
 
-    It has no ``REGISTER_NAME``, so formulaic itself goes on without it.
+    It has no ``REGISTER_NAME``, so that formulaic itself never picks it.
     """
 
     @override
@@ -210,7 +216,7 @@ class _Materializer(PandasMaterializer):
 def evaluate(
     parts: list[SimpleFormula], frame: pd.DataFrame, learnt: Learnt, syntax: Syntax
 ) -> tuple[list[Matrix], Learnt]:
-    """The matrix of every part, and the state after it; what was learnt before is used."""
+    """Return the matrix of every part, and the learnt state extended by what is new in them."""
     for terms in parts:
         check_columns(syntax.text, terms, lambda name: _levels(frame, name))
     materializer = _Materializer(frame, context={})
@@ -228,7 +234,7 @@ def evaluate(
             },
         )
         try:
-            # What log makes of a negative number is found, and named, afterwards.
+            # Cells such as the log of a negative number are found and reported afterwards.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("error", DataMismatchWarning)
                 made = materializer.get_model_matrix(spec)
@@ -249,7 +255,7 @@ def evaluate(
 
 
 def _names(spec: ModelSpec, syntax: Syntax) -> tuple[str, ...]:
-    """Names of the columns; the intercept is known by its term, not by formulaic's word for it."""
+    """Return the names of the columns; the intercept is recognised by its term, not its name."""
     names = spec.column_names
     constant = [j for term, js in spec.term_indices.items() for j in js if str(term) == "1"]
     for j, name in enumerate(names):
@@ -257,14 +263,14 @@ def _names(spec: ModelSpec, syntax: Syntax) -> tuple[str, ...]:
             raise FormulaError.at(
                 syntax.text,
                 INTERCEPT,
-                f"column {INTERCEPT!r} has the name of the model's own intercept: rename it, or "
-                "leave it out if it is constant.",
+                f"column {INTERCEPT!r} has the same name as the model's own intercept; rename it, "
+                "or leave it out if it is constant.",
             )
     return tuple(INTERCEPT if j in constant else name for j, name in enumerate(names))
 
 
 def _levels(frame: pd.DataFrame, expression: str) -> int:
-    """How many columns a column becomes, or C of it; 1 for all else."""
+    """Return how many columns a column, or ``C`` of one, becomes; 1 for any other expression."""
     called = re.fullmatch(r"C\(\s*`?(.+?)`?\s*(?:,.*)?\)", expression, re.DOTALL)
     name = called[1] if called else expression
     if name not in frame or (not called and pd.api.types.is_numeric_dtype(frame[name])):
@@ -280,7 +286,7 @@ def _unseen(frame: pd.DataFrame, categories: dict[str, list], otherwise: str) ->
                 shown = ", ".join(map(repr, sorted(new, key=str)[:5]))
                 known = ", ".join(map(repr, levels[:10]))
                 return (
-                    f"column {name!r} holds {shown}, which the fit has not seen (it has seen "
-                    f"{known}): drop these rows or fit again with them."
+                    f"column {name!r} holds {shown}, which did not occur in the training data (it "
+                    f"had {known}): drop these rows or refit with them."
                 )
     return otherwise

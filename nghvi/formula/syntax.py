@@ -1,15 +1,15 @@
-"""The text of a formula, taken apart: response, fixed part, group terms, offsets.
+"""Splits the text of a formula into response, fixed part, group terms and offsets.
 
     response ~ fixed + (random | group) + offset(expression) + exposure(expression)
 
-The response may state what is known about every row: ``successes | trials(n)``,
+The left-hand side may state facts that are known about every row: ``successes | trials(n)``,
 ``cbind(successes, failures)``, ``censored(y, lower, upper)`` or ``y | weights(w)``. An exposure is
-an offset of its logarithm.
+an offset by its logarithm.
 
-``(random || group)``, and several terms of one column each for one group, make the effects
-independent. ``.`` as the random part stands for every column of the fixed part. A factor is a
-column, or ``a:b``, every combination of levels of two or more; ``(1 | a/b)`` is
-``(1 | a) + (1 | a:b)``.
+The effects of a group are independent if its term is written ``(random || group)`` or if it has
+several terms of one column each. ``.`` as the random part stands for every column of the fixed
+part. A factor is a column, or ``a:b`` for every combination of the levels of two or more columns;
+``(1 | a/b)`` means ``(1 | a) + (1 | a:b)``.
 """
 
 import itertools
@@ -26,7 +26,7 @@ EXAMPLE = "for example 'score ~ ses + (1 + ses | school)'"
 
 
 class Syntax(NamedTuple):
-    """The parts of a formula, each still text."""
+    """The parts of a formula, each still as text."""
 
     text: str
     response: str
@@ -34,26 +34,26 @@ class Syntax(NamedTuple):
     factors: tuple["FactorSyntax", ...]
     offsets: tuple[str, ...]
     facts: tuple[tuple[str, str], ...] = ()
-    """What is known about every row, by name: a number or an expression each."""
+    """Facts known about every row, by name: each is a number or an expression."""
 
     @property
     def group(self) -> str | tuple[str, ...] | None:
-        """The name of the factor, names where there are several, None where there is none."""
+        """The name of the factor, a tuple of names if there are several, None if there is none."""
         names = tuple(factor.name for factor in self.factors)
         return names if len(names) > 1 else names[0] if names else None
 
     @property
     def random(self) -> tuple[str, ...]:
-        """The left-hand side of every group term."""
+        """What varies by group: the part of every group term before its '|'."""
         return sum((factor.random for factor in self.factors), ())
 
     @property
     def group_columns(self) -> tuple[str, ...]:
-        """Columns of the data that say which rows belong together."""
+        """Columns of the data that hold group labels."""
         return tuple(dict.fromkeys(name for factor in self.factors for name in factor.columns))
 
     def ungrouped(self) -> "Syntax":
-        """The same columns of the model without those that say which rows belong together."""
+        """The same model columns without the columns that hold group labels."""
         return self._replace(factors=tuple(f._replace(columns=()) for f in self.factors))
 
 
@@ -61,15 +61,15 @@ class FactorSyntax(NamedTuple):
     """All group terms of one factor."""
 
     columns: tuple[str, ...]
-    """Every combination of their levels is a level of the factor."""
+    """The columns whose combinations of levels are the levels of the factor."""
     random: tuple[str, ...]
-    """The left-hand side of every term."""
+    """What varies by group: the part of every term before its '|'."""
     independent: bool
-    """Whether the effects are said to be independent."""
+    """Whether the formula makes the effects independent."""
 
     @property
     def name(self) -> str:
-        """As in the formula."""
+        """The name of the factor as a formula writes it, such as ``a:b``."""
         return ":".join(self.columns)
 
 
@@ -81,18 +81,20 @@ class _GroupTerm(NamedTuple):
 
 
 def parse(formula: str) -> Syntax:
-    """Take a formula apart; everything that is wrong with the whole is said here."""
+    """Split a formula into its parts, or raise a FormulaError that shows what is wrong with it."""
     if not isinstance(formula, str) or not formula.strip():
-        raise FormulaError(f"formula {formula!r}: give a text, {EXAMPLE}.")
+        raise FormulaError(f"formula {formula!r}: a formula is a text, {EXAMPLE}.")
     tildes = [i for i, char, depth in _outside_quotes(formula) if char == "~"]
     if len(tildes) != 1:
-        raise FormulaError(f"formula {formula!r}: it needs one '~' after the response, {EXAMPLE}.")
+        raise FormulaError(
+            f"formula {formula!r}: it needs exactly one '~' after the response, {EXAMPLE}."
+        )
     response, right = formula[: tildes[0]].strip(), formula[tildes[0] + 1 :]
     if not response:
         raise FormulaError(f"formula {formula!r}: the response before '~' is missing, {EXAMPLE}.")
     if not right.strip():
         raise FormulaError(
-            f"formula {formula!r}: nothing stands after '~'; write '{response} ~ 1' for an "
+            f"formula {formula!r}: there is nothing after '~'; write '{response} ~ 1' for an "
             "intercept alone."
         )
     response, stated = _stated(formula, response)
@@ -102,7 +104,9 @@ def parse(formula: str) -> Syntax:
         if special is None:
             fixed += f" {sign} {piece}"
         elif sign == "-":
-            raise FormulaError.at(formula, piece, "it can only be added, not taken away.")
+            raise FormulaError.at(
+                formula, piece, "group terms, offsets and exposures are added, never subtracted."
+            )
         elif isinstance(special, str):
             offsets.append(special)
         else:
@@ -118,7 +122,7 @@ def parse(formula: str) -> Syntax:
 
 
 def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
-    """Position, character and depth of brackets, quoted parts left out."""
+    """Yield position, character and bracket depth of all that is not quoted."""
     open_brackets: list[int] = []
     quote = None
     for i, char in enumerate(text):
@@ -129,53 +133,55 @@ def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
         elif char in CLOSING:
             if not open_brackets or OPENING.index(text[open_brackets.pop()]) != CLOSING.index(char):
                 raise FormulaError.at(
-                    text, text[i:], "this bracket was not opened; take it away or open it."
+                    text, text[i:], "this bracket was never opened; remove it or open it."
                 )
             yield i, char, len(open_brackets)
         else:
             yield i, char, len(open_brackets)
             open_brackets += [i] if char in OPENING else []
     if quote is not None:
-        raise FormulaError(f"formula {text!r}: the quote {quote} is not closed.")
+        raise FormulaError(f"formula {text!r}: the quote {quote} is never closed.")
     if open_brackets:
-        raise FormulaError.at(
-            text, text[open_brackets[-1] :], "this bracket is not closed; close it."
-        )
+        raise FormulaError.at(text, text[open_brackets[-1] :], "this bracket is never closed.")
 
 
 def _summands(text: str) -> Iterator[tuple[str, str]]:
-    """The pieces between + and -, each with its sign."""
+    """Yield the pieces between + and -, each with its sign."""
     signs = [(i, c) for i, c, depth in _outside_quotes(text) if depth == 0 and c in "+-"]
     cuts = [(-1, "+"), *signs, (len(text), "+")]
     for (start, sign), (stop, _) in itertools.pairwise(cuts):
         piece = text[start + 1 : stop].strip()
         bars = [depth for _, char, depth in _outside_quotes(piece) if char == "|"]
         if sign == "+" and bars and min(bars) > 1 and _is_one_bracket(piece):
-            yield from _summands(piece[1:-1])  # a sum of group terms, as lme4 prints '||'
+            yield from _summands(piece[1:-1])  # a sum of group terms, which is how lme4 prints '||'
         elif piece or start >= 0:
             yield sign, piece
 
 
 def _group_terms(formula: str, piece: str) -> list[_GroupTerm] | None:
-    """One for every factor that the piece names."""
+    """Return one group term per factor that the piece names, or None if it is no group term."""
     bars = [(i, depth) for i, char, depth in _outside_quotes(piece) if char == "|"]
     if not bars:
         return None
     if not _is_one_bracket(piece) or any(depth != 1 for _, depth in bars):
         raise FormulaError.at(
-            formula, piece, "a group term stands on its own in brackets, as in 'x + (1 | school)'."
+            formula, piece, "a group term needs its own brackets, as in 'x + (1 | school)'."
         )
     first, last = bars[0][0], bars[-1][0]
     if len(bars) > 2 or last - first > 1:
-        raise FormulaError.at(formula, piece, "a group term has one '|' or one '||': '(1 | g)'.")
+        raise FormulaError.at(
+            formula, piece, "a group term has one '|' or one '||', as in '(1 | school)'."
+        )
     random, group = piece[1:first].strip(), piece[last + 1 : -1].strip()
     if not random:
-        raise FormulaError.at(formula, piece, "say what varies by group, for example '(1 | g)'.")
+        raise FormulaError.at(
+            formula, piece, "write what varies by group before '|', as in '(1 | school)'."
+        )
     return [_GroupTerm(piece, random, f, len(bars) == 2) for f in _factors(formula, piece, group)]
 
 
 def _factors(formula: str, piece: str, group: str) -> list[tuple[str, ...]]:
-    """Columns of every factor: those of a, a:b and a:b:c of ``a/b/c``."""
+    """Return the columns of every factor: ``a/b/c`` names a, a:b and a:b:c."""
     found: list[tuple[str, ...]] = []
     for part in _between(group, "/"):
         names = _between(part, ":")
@@ -183,9 +189,9 @@ def _factors(formula: str, piece: str, group: str) -> list[tuple[str, ...]]:
             raise FormulaError.at(
                 formula,
                 piece,
-                "name the column of the groups after '|', as in '(1 | school)'; 'a:b' stands for "
-                "every combination of two columns and 'a/b' for 'a' and 'a:b'. Write one term for "
-                "every other factor, '(1 | a) + (1 | b)'.",
+                "name the group column after '|', as in '(1 | school)'; 'a:b' stands for every "
+                "combination of two columns, and 'a/b' for 'a' and 'a:b'. Write one term per "
+                "factor, as in '(1 | a) + (1 | b)'.",
             )
         columns = (*(found[-1] if found else ()), *(name.strip("`") for name in names))
         if len(set(columns)) < len(columns):
@@ -198,7 +204,7 @@ def _factors(formula: str, piece: str, group: str) -> list[tuple[str, ...]]:
 
 
 def _between(text: str, sign: str) -> list[str]:
-    """The pieces of a text that a sign separates."""
+    """Return the pieces of a text between occurrences of a sign outside brackets."""
     cuts = [i for i, char, depth in _outside_quotes(text) if char == sign and depth == 0]
     return [text[a + 1 : b].strip() for a, b in itertools.pairwise([-1, *cuts, len(text)])]
 
@@ -211,26 +217,26 @@ def _offset(piece: str) -> str | None:
 
 
 def _called(piece: str, name: str) -> str | None:
-    """What stands in the brackets, if the piece is a call of that name."""
+    """Return the text in the brackets if the piece is a call of that name, or None."""
     inside = piece.removeprefix(name).strip()
     called = piece.startswith(name) and inside.startswith("(") and _is_one_bracket(inside)
     return inside[1:-1].strip() if called else None
 
 
 def _stated(formula: str, response: str) -> tuple[str, list[tuple[str, str]]]:
-    """The response itself, and the facts that the left-hand side states about its rows."""
+    """Return the response itself, and the facts that the left-hand side states about the rows."""
     if (inside := _called(response, "cbind")) is not None:
         parts = _between(inside, ",")
         if len(parts) != 2:
             raise FormulaError.at(
-                formula, response, "give two columns, 'cbind(successes, failures)'."
+                formula, response, "cbind takes two columns: 'cbind(successes, failures)'."
             )
         return _quoted(parts[0]), [("trials", f"({parts[0]}) + ({parts[1]})")]
     if (inside := _called(response, "censored")) is not None:
         parts = _between(inside, ",")
         if len(parts) not in (2, 3):
             raise FormulaError.at(
-                formula, response, "give 'censored(y, lower)' or 'censored(y, lower, upper)'."
+                formula, response, "write 'censored(y, lower)' or 'censored(y, lower, upper)'."
             )
         lower, upper = (*parts[1:], "inf")[:2]
         return _quoted(parts[0]), [("lower", lower), ("upper", upper)]
@@ -245,24 +251,24 @@ def _stated(formula: str, response: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _quoted(text: str) -> str:
-    """A name as it is, and a calculation so that its signs mean numbers."""
+    """Return a name as it is, and a calculation in braces, so that its signs mean arithmetic."""
     return text if NAME.fullmatch(text) else f"{{{text}}}"
 
 
 def _is_one_bracket(piece: str) -> bool:
-    """Whether the first bracket opens at the beginning and closes at the end."""
+    """Return whether one pair of brackets encloses the whole piece."""
     closed = [i for i, char, depth in _outside_quotes(piece) if char == ")" and depth == 0]
     return piece.startswith("(") and closed[:1] == [len(piece) - 1]
 
 
 def _by_factor(formula: str, terms: list[_GroupTerm]) -> tuple[FactorSyntax, ...]:
-    """Terms of the same factor together, in the order of their first one."""
+    """Collect the terms of each factor, in the order in which the factors first appear."""
     found: dict[frozenset[str], list[_GroupTerm]] = {}
     for term in terms:
         same = found.setdefault(frozenset(term.columns), [])
         if any(term.random == other.random for other in same):
             raise FormulaError.at(
-                formula, term.text, "the same group term occurs twice; leave one out."
+                formula, term.text, "the same group term appears twice; remove one."
             )
         same.append(term)
     return tuple(
@@ -276,7 +282,7 @@ def _by_factor(formula: str, terms: list[_GroupTerm]) -> tuple[FactorSyntax, ...
 
 
 def _power(text: str) -> str:
-    """R's sign for a power is Python's."""
+    """Write R's sign for a power, ``^``, as Python's ``**``."""
     signs = [i for i, char, _ in _outside_quotes(text) if char == "^"]
     for i in reversed(signs):
         text = f"{text[:i]}**{text[i + 1 :]}"

@@ -182,7 +182,7 @@ BAD = [
     ("absent.csv", "y ~ x", "there is no such file"),
     ("data.txt", "y ~ x", "ends in .csv or .parquet"),
     ("good.csv", "y ~ xx", "good.csv: there is no column 'xx' (--formula); did you mean 'x'"),
-    ("good.csv", "", "give a text, for example"),
+    ("good.csv", "", "a formula is a text, for example"),
     ("few.csv", "y ~ x", "few.csv, line 7: 'oops' in column 'x' is not a number"),
     ("half.csv", "y ~ x", "half.csv, line 3: '?' in column 'x' is not a number"),
     ("semicolon.csv", "y ~ x", "semicolon.csv, line 1: columns are separated by semicolons"),

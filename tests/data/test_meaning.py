@@ -70,9 +70,11 @@ def test_categories_stay_categories(values):
 
 
 def test_c_says_that_a_category_is_meant():
-    with pytest.warns(DataWarning, match=r"C\(s\) is a category of \d+ levels in 247 rows"):
+    with pytest.warns(DataWarning, match=r"C\(s\) is a category with \d+ levels in 247 rows"):
         learn("y ~ C(s)", FRAME.assign(s=NUMBERS))
-    with pytest.warns(DataWarning, match=r"s is a category of 247 levels in 247 rows.*\(1 \| s\)"):
+    with pytest.warns(
+        DataWarning, match=r"s is a category with 247 levels in 247 rows.*\(1 \| s\)"
+    ):
         learn("y ~ s", FRAME.assign(s=[f"town {i}" for i in range(N)]))
 
 

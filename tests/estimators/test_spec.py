@@ -109,10 +109,10 @@ def test_clone_set_params_and_grids_read_the_formula_that_is_set():
 @pytest.mark.parametrize(
     ("formula", "columns", "y", "said"),
     [
-        ("y ~ a", ["a", "y"], "a", "y='a' contradicts the formula .* left side is 'y'"),
-        ("y ~ a", ["a", "y"], FRAME["y"] + 1, "y differs from 'y', the left side"),
-        ("y ~ a", ["a"], FRAME["b"], "called 'b', cannot be checked against 'y'"),
-        ("exp(y) ~ a", ["a", "y"], FRAME["y"], r"y differs from 'exp\(y\)'"),
+        ("y ~ a", ["a", "y"], "a", "y='a' contradicts the formula .* left-hand side is 'y'"),
+        ("y ~ a", ["a", "y"], FRAME["y"] + 1, "y differs from the values of 'y' in X"),
+        ("y ~ a", ["a"], FRAME["b"], r"y \(named 'b'\) cannot be checked against 'y'"),
+        ("exp(y) ~ a", ["a", "y"], FRAME["y"], r"y differs from the values of 'exp\(y\)'"),
         ("exp(y) ~ a", ["a"], FRAME["y"], "cannot be checked"),
         ("y ~ a", ["a"], None, "no column 'y'"),
     ],
