@@ -16,6 +16,7 @@ from scipy.special import gammaincinv, gammaln, ndtri
 
 from nghvi._core.evaluate import Evaluation, log_mean_exp, log_targets
 from nghvi._core.model import MarginalModel
+from nghvi._core.sobol import sobol
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data
@@ -157,10 +158,8 @@ def importance_pool(
 
 
 def _even(dim: int, log2_draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Points that fill the open unit cube: a scrambled Sobol sequence."""
-    from scipy.stats.qmc import Sobol  # slow to load, and not every program draws
-
-    return np.clip(Sobol(dim, rng=rng).random_base2(log2_draws), 1e-12, 1 - 1e-12)
+    """Return points that fill the open unit cube evenly."""
+    return np.clip(sobol(dim, log2_draws, rng), 1e-12, 1 - 1e-12)
 
 
 @program
