@@ -25,7 +25,7 @@ from scipy.stats import norm, rankdata
 from sklearn.linear_model import RidgeCV
 
 import nghvi
-from nghvi.estimators.tails import robust_unit
+from nghvi.estimators.columns import robust_unit
 from nghvi.paper.studies.facts import about
 
 OUT = pathlib.Path(__file__).parent / "results"

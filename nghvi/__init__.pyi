@@ -17,7 +17,7 @@ from nghvi.data.source import GroupedDataset as GroupedDataset
 from nghvi.estimators import MixedClassifier as MixedClassifier
 from nghvi.estimators import MixedRegressor as MixedRegressor
 from nghvi.estimators import mixed as mixed
-from nghvi.estimators.compare import compare as compare
+from nghvi.estimators.checks import compare as compare
 from nghvi.inference import Inference as Inference
 from nghvi.inference import infer as infer
 from nghvi.recipes.settings import Settings as Settings

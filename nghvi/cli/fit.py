@@ -31,8 +31,8 @@ from nghvi.cli.table_files import (
     without_missing,
 )
 from nghvi.data.parquet import column_names
-from nghvi.estimators.fit_checkpoints import EVERY
-from nghvi.estimators.row_facts import RowFacts
+from nghvi.estimators.fitting import EVERY
+from nghvi.estimators.response_columns import RowFacts
 from nghvi.formula import bounds_of, parse, variables
 from nghvi.recipes.verdict import Status
 from nghvi.responses import RESPONSES

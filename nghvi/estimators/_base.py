@@ -25,9 +25,7 @@ from nghvi.estimators.choices import (
     choose_response,
     with_known_settings,
 )
-from nghvi.estimators.fit_checkpoints import EVERY, Kept
-from nghvi.estimators.fitting import inferred, judged
-from nghvi.estimators.linear_instead import adopt_linear, size_if_nothing
+from nghvi.estimators.fitting import EVERY, Kept, adopt_linear, inferred, judged, size_if_nothing
 from nghvi.estimators.reader import (
     DRAWS,
     RowReader,

@@ -24,7 +24,7 @@ from nghvi.estimators.columns import (
     warn_about_meaning,
     warn_about_origin,
 )
-from nghvi.estimators.factor_checks import check_design, check_supported
+from nghvi.estimators.grouping import check_design, check_supported
 from nghvi.estimators.spec import (
     Spec,
     Structure,

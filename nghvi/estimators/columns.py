@@ -1,8 +1,15 @@
-"""From a checked table to a model's design: intercept, random columns, warnings about both."""
+"""The columns of a model's design: intercept, random columns, heavy tails, and warnings about them.
+
+A column that a few cells stretch is flat for a network: standardised by its sd, nearly all rows
+are at one place. The network therefore sees ``asinh((x - median) / unit)``, which is a straight
+line in the middle and a logarithm in the tails (:func:`tamed`). Coefficients of the inputs beside
+the network are those of the columns themselves.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
@@ -10,11 +17,18 @@ from nghvi._core.errors import warn
 from nghvi.data import Rows
 from nghvi.data.frame import DataError
 from nghvi.data.labels import encode_groups
+from nghvi.networks import Tamed, Trunk
 
 INTERCEPT = "intercept"
 FAR = 20
 """Standard deviations from zero beyond which a column should be centred."""
 FEWEST_ON_A_LINE = 5
+HEAVY = 1.5
+"""An sd of so many robust units or more is one of heavy tails."""
+FEW_VALUES = 10
+"""Columns of fewer different values are codes, whatever their sd."""
+OF_NORMAL = 1.349
+"""The interquartile range of a normal, in sds."""
 
 
 def feature_names(names: tuple[str, ...], fit_intercept: bool) -> tuple[str, ...]:
@@ -194,3 +208,30 @@ def rows_of_known_groups(
     if not known.any():
         raise DataError("validation holds no row of a group in X.")
     return Rows.from_arrays(x[known], y[known], codes[known], max(len(groups), 1))
+
+
+def robust_unit(x: np.ndarray) -> float:
+    """The interquartile range as an sd; where it is 0, that of the cells off the median."""
+    low, middle, high = np.quantile(x, [0.25, 0.5, 0.75])
+    if high > low:
+        return float(high - low) / OF_NORMAL
+    off = x[x != middle]
+    return float(np.median(np.abs(off - middle))) if len(off) else 0.0
+
+
+def is_heavy(x: np.ndarray) -> bool:
+    """Whether a network should see a column by asinh."""
+    unit = robust_unit(x)
+    return unit > 0 and x.std() >= HEAVY * unit and len(np.unique(x)) > FEW_VALUES
+
+
+def tamed(network: Trunk, x: np.ndarray) -> Trunk:
+    """The network, told which of its inputs have heavy tails; ``x``: training rows."""
+    columns = tuple(j for j in range(x.shape[1]) if is_heavy(x[:, j]))
+    if not columns:
+        return network
+    centre = np.median(x[:, columns], axis=0)
+    unit = np.array([robust_unit(x[:, j]) for j in columns])
+    seen = np.arcsinh((x[:, columns] - centre) / unit)
+    learnt = (centre, unit, seen.mean(axis=0), seen.std(axis=0))
+    return Tamed(network, columns, *map(jnp.asarray, learnt))

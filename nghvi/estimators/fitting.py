@@ -1,24 +1,77 @@
-"""From an assembled model to its inference, as the settings of an estimator ask for it."""
+"""From an assembled model to its result: inference, progress, checkpoints, and the final verdict.
+
+A checkpoint is used only by a fit with the same data, model, settings and version of the library.
+
+Where a network adds nothing, the linear mixed model takes its place, with a verdict that says so.
+The features of a network with a skip connection are ``(1, x, size h(x) / sqrt(width))``. A size
+near zero leaves a linear model, which its own recipe fits better: with a full covariance, draws
+corrected by importance weights, and coefficients of the columns themselves.
+"""
 
 import dataclasses
-from typing import Any
+import hashlib
+import numbers
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from sklearn.base import BaseEstimator, clone
 
 from nghvi._core.hosts import is_first
+from nghvi._core.hybrid import Info
+from nghvi._typing import Data
 from nghvi.data import Rows
+from nghvi.data.frame import DataError
 from nghvi.data.scaling import Scaling
+from nghvi.data.working_copy import StreamedRows
 from nghvi.estimators import tables
 from nghvi.estimators.choices import choose_seed
-from nghvi.estimators.fit_checkpoints import Kept, with_checkpoints
-from nghvi.estimators.linear_instead import size_if_nothing, told_of_nothing
-from nghvi.estimators.progress import FitProgress
+from nghvi.estimators.grouping import random_of
+from nghvi.estimators.tables import verdict_sentence
 from nghvi.families import family_of
 from nghvi.inference import Inference, infer
+from nghvi.models.divided import mesh_of
 from nghvi.models.mixed import MixedModel
 from nghvi.paper.methods import BASELINES
 from nghvi.paper.methods.published_start import published_start
-from nghvi.posterior.mixed_posterior import MixedPosterior
+from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 from nghvi.recipes.run import Position
 from nghvi.recipes.verdict import Cause, Status, Verdict
+from nghvi.storage.checkpoints import Checkpoints
+from nghvi.storage.file import library_version
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
+
+
+NO_MATTER = ("verbose", "devices")
+"""Settings that do not decide the course; of devices their number does."""
+EVERY = 300.0
+"""Seconds between checkpoints."""
+WORTH_SLOPES = 2.0
+"""Nats of log evidence by which slopes have to be ahead: where it is a draw, fewer effects predict
+new groups better."""
+
+
+class Kept(NamedTuple):
+    """Where and how often a fit keeps checkpoints."""
+
+    directory: str | os.PathLike
+    every: float
+
+    @staticmethod
+    def of(checkpoint: str | os.PathLike | None, every: float) -> "Kept | None":
+        """What the caller of ``fit`` asked for."""
+        if isinstance(every, bool) or not isinstance(every, numbers.Real) or not every >= 0:
+            raise DataError(f"every={every!r}: give seconds between checkpoints, 0 or more.")
+        return None if checkpoint is None else Kept(checkpoint, float(every))
 
 
 def inferred(
@@ -80,3 +133,180 @@ def _why_unusable(posterior: MixedPosterior) -> Cause | None:
         return Cause.CONSTANT_FEATURES
     good = posterior.inference.converged
     return Cause.NOT_FINITE if good and not tables.is_finite(posterior) else None
+
+
+def with_checkpoints(
+    kept: Kept, estimator: BaseEstimator, model: MixedModel, data: Data
+) -> dict[str, Any]:
+    """The settings of ``infer`` with which a fit continues from its checkpoints."""
+    checkpoints = _checkpoints_of(kept, estimator, model, data)
+    return {"keep": checkpoints.offer, "resume": checkpoints.newest()}
+
+
+def _checkpoints_of(
+    kept: Kept, estimator: BaseEstimator, model: MixedModel, data: Data
+) -> Checkpoints:
+    settings = estimator.get_params(deep=False)
+    state = settings["random_state"]
+    if state is not None and not isinstance(state, numbers.Integral):
+        raise DataError(
+            f"checkpoint with random_state={state!r}: give an integer, which a later process can "
+            "repeat."
+        )
+    facts = {name: repr(value) for name, value in settings.items() if name not in NO_MATTER}
+    mesh = mesh_of(settings["devices"])
+    seen = data.facts if isinstance(data, StreamedRows) else data
+    return Checkpoints(
+        kept.directory,
+        {
+            "estimator": type(estimator).__name__,
+            **facts,
+            "devices": str(1 if mesh is None else mesh.size),
+            "number of rows": str(float(data.num_rows)),
+            "number of groups": str(data.num_groups),
+            "sha256 of data and model": _fingerprint((seen, model)),
+            "nghvi version": library_version(),
+        },
+        kept.every,
+    )
+
+
+def _fingerprint(tree: Any) -> str:
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        array = np.asarray(leaf)
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+class FitProgress:
+    """One line per stage on stderr: steps done, noisy ELBO, steps per second, time.
+
+    ``jacobian``: what the ELBO as fitted exceeds that of the raw data by.
+    """
+
+    def __init__(self, jacobian: float = 0.0) -> None:
+        self._jacobian = jacobian
+        self._bar = Progress(
+            TextColumn("{task.description:<18}"),
+            BarColumn(),
+            TextColumn("{task.completed:>5}/{task.total} steps"),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._first: dict[str, tuple[int, float]] = {}
+
+    def __enter__(self) -> "FitProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        for task in self._tasks.values():
+            # A stage that stopped early has reached its aim: show it as finished.
+            self._bar.update(task, total=self._bar.tasks[task].completed)
+        self._bar.stop()
+
+    def __call__(self, stage: str, step: int, num_steps: int, trace: Info) -> None:
+        """Show where a stage is."""
+        now = time.perf_counter()
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bar.add_task(stage, total=num_steps, state="")
+            # What came before the first report was compiled, or run before an interruption.
+            self._first[stage] = (step, now)
+        recent = np.asarray(trace.log_target[-10:]) - np.asarray(trace.log_q[-10:])
+        state = f"noisy ELBO {recent.mean() - self._jacobian:.2f}"
+        first_step, first_time = self._first[stage]
+        if step > first_step:
+            state += f", {(step - first_step) / (now - first_time):.0f} steps/s"
+        self._bar.update(self._tasks[stage], completed=step, state=state)
+
+
+def size_if_nothing(posterior: MixedPosterior) -> float | None:
+    """The size of a network that adds nothing; None if it does, or has no size."""
+    found = params_at(posterior.model, posterior.data, posterior.inference.q.centre)
+    return posterior.model.trunk.size_of(found.weights) if posterior.model.given_up(found) else None
+
+
+def adopt_linear(estimator: "MixedEstimator", size: float, X: Any, y: Any, counts: Any) -> None:
+    """Make the better of the linear models that the network contains the estimator's result.
+
+    Intercepts by group, or slopes as well if the log evidence is clearly for them. Where none is
+    fitted well, the network stays.
+    """
+    found = []
+    with warnings.catch_warnings():  # the network's fit has said what there is to say
+        warnings.simplefilter("ignore")
+        for settings in _candidates(estimator):
+            linear = clone(estimator).set_params(hidden=(), trunk=None, verbose=False, **settings)
+            linear.set_params(group=estimator.group_)  # with categories that the network pools
+            found.append(linear.fit(X, y, counts))
+    usable = [linear for linear in found if linear.converged_]
+    if not usable:
+        return
+    best = clearly_best(usable)
+    ours = estimator.get_params(deep=False)
+    for name, value in vars(best).items():
+        if name not in ours:
+            setattr(estimator, name, value)
+    effects = len(best.posterior_.names.effects)
+    estimator.posterior_ = told_of_nothing(best.posterior_, size, effects=effects)
+    estimator.verdict_ = verdict_sentence(estimator.posterior_)
+
+
+def _candidates(estimator: "MixedEstimator") -> Iterator[dict[str, Any]]:
+    """Settings of the linear models."""
+    priors, random = estimator.priors, estimator.random
+    scales = () if priors is None else (priors.coef_sd, getattr(priors.effects, "scale", 1.0))
+    if any(isinstance(scale, tuple) for scale in scales):  # one for each feature of the network
+        return
+    if estimator.formula is not None:
+        yield {}
+        return
+    names, known = estimator.posterior_.names, ("intercept", *estimator.reader_.inputs)
+    diagonal = estimator.covariance == "auto" and priors is None
+    independent = {"covariance": "diagonal"} if diagonal else {}
+    if names.factors:
+        slopes = {f.name: [name for name in f.effects if name in known] for f in names.factors}
+        group = estimator.group_
+        few = {
+            name: ["intercept"]
+            if "intercept" in own and isinstance(random_of(random, group, name), str)
+            else own
+            for name, own in slopes.items()
+        }
+        for chosen in (few, slopes) if few != slopes else (few,):
+            yield {"random": {name: own or "auto" for name, own in chosen.items()}} | independent
+        return
+    columns = [name for name in names.effects if name in known]
+    if not columns:
+        yield {"random": "auto"}
+        return
+    if "intercept" in columns and (isinstance(random, str) or len(columns) == 1):
+        yield {"random": "intercept"}
+    if columns != ["intercept"]:
+        yield {"random": columns} | independent
+
+
+def clearly_best(models: list[Any]) -> Any:
+    """The first of the models, unless the evidence is clearly for another."""
+
+    def support(linear: Any) -> float:
+        evidence = float(np.nan_to_num(linear.log_evidence_, nan=-np.inf))
+        return evidence if linear is models[0] else evidence - WORTH_SLOPES
+
+    return max(models, key=support)
+
+
+def told_of_nothing(posterior: MixedPosterior, size: float, **facts: float) -> MixedPosterior:
+    """With a verdict that says that the network adds nothing."""
+    verdict = posterior.inference.verdict
+    verdict = verdict._replace(facts={**verdict.facts, "network_size": size, **facts})
+    return posterior._replace(inference=dataclasses.replace(posterior.inference, verdict=verdict))

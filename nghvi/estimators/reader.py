@@ -34,9 +34,8 @@ from nghvi.data.scaling import Scaling, add_intercept
 from nghvi.data.source import GroupedDataset, Groups, InMemory, OnDisk, Source
 from nghvi.estimators.choices import check_counts, check_seed, choose_seed, is_deep, pools
 from nghvi.estimators.columns import rows_of_known_groups
-from nghvi.estimators.factor_checks import chosen_group
-from nghvi.estimators.response_values import learn_classes, measurements, places_of
-from nghvi.estimators.row_facts import RowFacts
+from nghvi.estimators.grouping import chosen_group
+from nghvi.estimators.response_columns import RowFacts, learn_classes, measurements, places_of
 from nghvi.estimators.spec import Spec
 from nghvi.estimators.tables import typical_inputs
 from nghvi.formula import Design, bounds_of, learn, parse, response_given, variables

@@ -31,10 +31,9 @@ from nghvi.estimators.choices import (
     is_deep,
     scales_inputs,
 )
-from nghvi.estimators.columns import INTERCEPT, feature_names, random_columns, varies_within
-from nghvi.estimators.factor_checks import Term, chosen_group, random_of, terms_of
-from nghvi.estimators.row_facts import RowFacts
-from nghvi.estimators.tails import tamed
+from nghvi.estimators.columns import INTERCEPT, feature_names, random_columns, tamed, varies_within
+from nghvi.estimators.grouping import Term, chosen_group, random_of, terms_of
+from nghvi.estimators.response_columns import RowFacts
 from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
 from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax
 from nghvi.models.general_factors import GeneralFactors
@@ -48,6 +47,8 @@ MOST_SLOPES = 20
 """Inputs up to which a network's default effects include theirs."""
 GROUPS_OF_LEARNT = 50
 """Groups from which on what a network learns has effects of its own."""
+SAID_BY_FORMULA = ("group", "random", "fit_intercept", "covariance", "formula")
+"""Settings that need not be shown beside a formula."""
 
 
 class Spec(NamedTuple):

@@ -13,7 +13,7 @@ from sklearn.utils import resample
 from nghvi import interpret, plots
 from nghvi.estimators import tables
 from nghvi.estimators._base import MixedEstimator
-from nghvi.estimators.formula import SAID_BY_FORMULA
+from nghvi.estimators.spec import SAID_BY_FORMULA
 from nghvi.formula import parse
 from nghvi.plots.pictures import draw_caterpillar, draw_density
 from nghvi.plots.row_checks import draw_calibration, draw_residuals

@@ -186,10 +186,10 @@ HIGHER = {
     "MixedRegressor": "nghvi.estimators",
     "MixedClassifier": "nghvi.estimators",
     "RowReader": "nghvi.estimators.reader",
-    "RowFacts": "nghvi.estimators.row_facts",
-    "RowFact": "nghvi.estimators.row_facts",
+    "RowFacts": "nghvi.estimators.response_columns",
+    "RowFact": "nghvi.estimators.response_columns",
     "Spec": "nghvi.estimators.spec",
-    "Term": "nghvi.estimators.factor_checks",
+    "Term": "nghvi.estimators.grouping",
     "Posterior": "nghvi.any_model",
 }
 """Classes of layers above this one, which are loaded when one of them is met."""

@@ -12,7 +12,7 @@ from nghvi._core.errors import DataWarning
 from nghvi._programs import forget_programs
 from nghvi.cli import main
 from nghvi.data import elimination
-from nghvi.estimators.factor_checks import Term, check_design
+from nghvi.estimators.grouping import Term, check_design
 
 FORMULA = "y ~ x + (1 + x | firm) + (1 | month)"
 

@@ -8,7 +8,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 import nghvi
 from nghvi import MixedRegressor
-from nghvi.estimators.row_facts import RowFacts
+from nghvi.estimators.response_columns import RowFacts
 from nghvi.estimators.spec import Spec, Structure
 from nghvi.formula import learn
 from nghvi.priors import HalfT, HuangWand

@@ -10,8 +10,8 @@ import pytest
 
 import nghvi
 from nghvi import DataError, interpret
+from nghvi.estimators.columns import is_heavy, robust_unit, tamed
 from nghvi.estimators.reader import RowReader
-from nghvi.estimators.tails import is_heavy, robust_unit, tamed
 from nghvi.networks import Perceptron, Skip, Tamed
 from nghvi.responses import Gaussian, Probit
 

@@ -19,8 +19,8 @@ from nghvi._core.model import MarginalModel
 from nghvi._core.score import Emphasised, Faint, Integrated
 from nghvi._core.step_rules import NaturalSteps
 from nghvi.data import Panel, Rows
-from nghvi.estimators.linear_instead import clearly_best
-from nghvi.estimators.row_facts import RowFacts
+from nghvi.estimators.fitting import clearly_best
+from nghvi.estimators.response_columns import RowFacts
 from nghvi.estimators.spec import Spec, Structure, follow_data
 from nghvi.families import FactorGaussian, Point
 from nghvi.models.linear_start import LinearStart

@@ -14,7 +14,7 @@ from nghvi._core.errors import DataError, FormulaError
 from nghvi._core.response import ResponseError
 from nghvi.cli import main
 from nghvi.data.coding import Coding
-from nghvi.estimators.row_facts import RowFacts
+from nghvi.estimators.response_columns import RowFacts
 from nghvi.formula import learn, parse
 from nghvi.interpret import followed, lek_profile
 from nghvi.priors import Priors

@@ -1,4 +1,4 @@
-"""Several grouping factors in an estimator: what is chosen, what is refused, what is suspicious."""
+"""The grouping factors of an estimator: how they are chosen, which designs are refused or odd."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
