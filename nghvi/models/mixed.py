@@ -23,7 +23,7 @@ from nghvi.data import LinearStatistics, Moments, Panel, Rows
 from nghvi.data.factors import CrossedStatistics
 from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
-from nghvi.latents import centring, conjugate, integrate, metropolis
+from nghvi.latents import conjugate, drawn, integrate
 from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import scales
 from nghvi.models.linear_start import LinearStart
@@ -364,11 +364,11 @@ class MixedModel(MarginalModel):
         if self.num_effects == 0:
             return self.log_joint(params, latents, data)
         problem = jax.lax.stop_gradient(self.row_problem(anchor, data))
-        moved, log_det = centring.recentre(
+        moved, log_det = drawn.recentre(
             latents,
             self.precision_factor(anchor),
             self.precision_factor(params),
-            centring.prior_share(problem),
+            drawn.prior_share(problem),
         )
         return self.log_joint(params, moved, data) + data.num_present * log_det
 
@@ -403,8 +403,8 @@ class MixedModel(MarginalModel):
         lower, problem = self.precision_factor(params), self.row_problem(params, data)
         start = lower.T @ latents.T
         if self.gibbs is None:
-            proposal = metropolis.make_proposal(problem, self._proposal_nodes)
-            whitened = metropolis.sample(key, problem, proposal, MOVES, start)
+            proposal = drawn.make_proposal(problem, self._proposal_nodes)
+            whitened = drawn.sample(key, problem, proposal, MOVES, start)
         else:
             whitened = self.response.gibbs(key, problem, start, self.gibbs)
         return conjugate.colour(whitened, lower)
@@ -417,10 +417,10 @@ class MixedModel(MarginalModel):
         if self.response.conjugate:
             return conjugate.sample(key, self.conditional(params, data))
         problem = self.row_problem(params, data)
-        proposal = metropolis.make_proposal(problem, self._proposal_nodes)
+        proposal = drawn.make_proposal(problem, self._proposal_nodes)
         # Laplace's moments are farther off than quadrature's: more moves to forget them.
         moves = MOVES if self._proposal_nodes > 1 else 5 * MOVES
-        return conjugate.colour(metropolis.sample(key, problem, proposal, moves), lower)
+        return conjugate.colour(drawn.sample(key, problem, proposal, moves), lower)
 
     @property
     def _proposal_nodes(self) -> int:

@@ -12,7 +12,7 @@ from nghvi._core.response import Response, ResponseError
 from nghvi._core.support import Support
 from nghvi._special import log_expit, log_ndtr
 from nghvi._typing import Key
-from nghvi.latents import albert_chib, polya_gamma
+from nghvi.latents import augment
 from nghvi.latents.rows import RowProblem
 
 
@@ -62,7 +62,7 @@ class Probit(Binary):
         return ndtr(eta)
 
     def gibbs(self, key: Key, problem: RowProblem, effects: Array, sweeps: int) -> Array:
-        return albert_chib.sample(key, problem, effects, sweeps)
+        return augment.sample_probit(key, problem, effects, sweeps)
 
 
 class Logit(Binary):
@@ -83,4 +83,4 @@ class Logit(Binary):
         return jax.nn.sigmoid(eta)
 
     def gibbs(self, key: Key, problem: RowProblem, effects: Array, sweeps: int) -> Array:
-        return polya_gamma.sample(key, problem, effects, sweeps)
+        return augment.sample_logit(key, problem, effects, sweeps)

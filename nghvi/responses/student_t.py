@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from nghvi._special import log, t_cdf
 from nghvi._typing import Key, Scalar
-from nghvi.latents import scale_mixture
+from nghvi.latents import augment
 from nghvi.latents.rows import RowProblem
 from nghvi.priors import Priors
 from nghvi.responses.gaussian import Continuous
@@ -113,7 +113,7 @@ class StudentT(Continuous):
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
         variance, nu = NoiseLaw.of(dispersion)
         key_normal, key_precision = jax.random.split(key)
-        precision = scale_mixture.sample_gamma(key_precision, 0.5 * nu, eta.shape) / (0.5 * nu)
+        precision = augment.sample_gamma(key_precision, 0.5 * nu, eta.shape) / (0.5 * nu)
         normal = jax.random.normal(key_normal, eta.shape)
         return eta + jnp.sqrt(variance / precision) * normal
 
@@ -134,7 +134,7 @@ class StudentT(Continuous):
 
     def gibbs(self, key: Key, problem: RowProblem, effects: Array, sweeps: int) -> Array:
         noise = NoiseLaw.of(problem.dispersion)
-        return scale_mixture.sample(key, problem, effects, sweeps, *noise)
+        return augment.sample_student_t(key, problem, effects, sweeps, *noise)
 
 
 def _log_slope(nu: Scalar) -> Scalar:

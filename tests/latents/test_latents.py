@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.special import log_expit, log_ndtr, logsumexp
 
 from nghvi.data import Rows
-from nghvi.latents import conjugate, integrate, metropolis
+from nghvi.latents import conjugate, drawn, integrate
 from nghvi.latents.rows import conditional_mode
 from nghvi.models import MixedModel, MixedParams
 from nghvi.models.mixed import prepare
@@ -226,7 +226,7 @@ def test_long_runs_have_the_conditional_moments_of_the_effects(response, gibbs):
         if gibbs:
             return response.gibbs(key, problem, u, 1)
         # Starts afresh; after 12 steps what is left of the start is far below the noise here.
-        return metropolis.sample(key, problem, metropolis.make_proposal(problem, 7), 12)
+        return drawn.sample(key, problem, drawn.make_proposal(problem, 7), 12)
 
     @jax.jit
     def chain(problem, start, keys):

@@ -16,8 +16,8 @@ from scipy.special import logsumexp
 from nghvi._special import t_cdf
 from nghvi.data import LinearStatistics, Rows
 from nghvi.data.grouped import CellRows
+from nghvi.latents.augment import draw_precision, sample_gamma
 from nghvi.latents.rows import conditional_mode, newton_step
-from nghvi.latents.scale_mixture import draw_precision, sample_gamma
 from nghvi.models import MixedModel, MixedParams
 from nghvi.models.mixed import prepare
 from nghvi.networks import Identity, Perceptron

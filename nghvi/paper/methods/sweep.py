@@ -54,7 +54,7 @@ from nghvi._special import positive_normal
 from nghvi._typing import Key, Scalar
 from nghvi.data import LinearStatistics, Rows
 from nghvi.latents import conjugate
-from nghvi.latents.scale_mixture import draw_precision
+from nghvi.latents.augment import draw_precision
 from nghvi.models.mixed import MixedModel
 from nghvi.priors import HalfT, HuangWand, InverseGamma, WishartPrecision
 from nghvi.responses import Probit, StudentT

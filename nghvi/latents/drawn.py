@@ -1,8 +1,16 @@
-"""Any response: independence Metropolis with a t proposal for each group.
+"""Effects drawn for any response, and coordinates in which their score of theta has little noise.
 
-The proposal t_5(centre, covariance) takes its moments from quadrature where there is one, else
-from the conditional mode and curvature. Conditionals are close to their proposal, so most
-candidates are accepted; all groups move at once.
+Independence Metropolis draws the effects with a t proposal for each group. The proposal
+t_5(centre, covariance) takes its moments from quadrature where there is one, else from the
+conditional mode and curvature. Conditionals are close to their proposal, so most candidates are
+accepted; all groups move at once.
+
+Fisher's identity holds in any coordinates u of the effects, ``alpha = A(theta)' u``. Effects held
+fixed themselves (A constant) suit groups that tell much about them; held fixed in units of
+their prior (A = L^-1, Omega^-1 = L L') groups that tell little, where the former's score of
+Omega is nearly all noise. Per effect, the prior's share w of what is known mixes the two::
+
+    A = diag(w) L^-1 + (1 - diag(w)) L_0^-1,    L_0: L where the effects were drawn
 """
 
 from typing import NamedTuple
@@ -13,7 +21,7 @@ from jaxtyping import Array, Float
 
 from nghvi._core.draws import flat_normal
 from nghvi._linalg import small
-from nghvi._typing import Key
+from nghvi._typing import Key, Scalar
 from nghvi.latents import integrate
 from nghvi.latents.rows import RowProblem, conditional_mode
 
@@ -80,3 +88,27 @@ def sample(
     else:
         first = start, log_weight(start, small.solve_lower(root, start - centre))
     return jax.lax.fori_loop(0, steps, move, first)[0]
+
+
+def prior_share(problem: RowProblem) -> Float[Array, " r"]:
+    """Prior precision over posterior precision of each whitened effect, mean over groups.
+
+    Read where the effects are zero: it must not depend on the draw, or the score is biased.
+    """
+    data = problem.data
+    curvature = -problem.slopes(problem.offset)[1]
+    information = data.sum(curvature[:, None] * problem.design**2)
+    share = data.over_groups(1 / (1 + jnp.maximum(information, 0.0)))
+    return share / jnp.maximum(data.num_present, 1)
+
+
+def recentre(
+    effects: Float[Array, "k r"],
+    drawn_at: Float[Array, "r r"],
+    lower: Float[Array, "r r"],
+    share: Float[Array, " r"],
+) -> tuple[Float[Array, "k r"], Scalar]:
+    """Effects in the moving coordinates, and the log Jacobian of ``u -> alpha`` for a group."""
+    inverse, fixed = small.inverse_lower(lower), small.inverse_lower(drawn_at)
+    moving = share[:, None] * inverse + (1 - share)[:, None] * fixed
+    return effects @ drawn_at @ moving, jnp.sum(jnp.log(jnp.diagonal(moving)))

@@ -14,7 +14,7 @@ from scipy.special import expit, gammaln, log_expit, logsumexp
 
 import nghvi
 from nghvi.data import Rows
-from nghvi.latents.polya_gamma import _remainder_moments, _scales, sample_polya_gamma
+from nghvi.latents.augment import _remainder_moments, _scales, sample_polya_gamma
 from nghvi.models import MixedModel
 from nghvi.networks import Identity
 from nghvi.priors import InverseGamma, Priors
