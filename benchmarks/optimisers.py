@@ -38,7 +38,7 @@ from nghvi.methods import PUBLISHED, NaturalGradient
 from nghvi.paper.studies import problems
 from nghvi.paper.studies.facts import about
 from nghvi.recipes.deep import STEPS, deep_recipe, starting_sd
-from nghvi.recipes.published import published_recipe
+from nghvi.recipes.plan import published_recipe
 from nghvi.recipes.run import Recipe, Run, run
 from nghvi.recipes.settings import Settings
 from nghvi.recipes.verdict import Cause, Status, Verdict

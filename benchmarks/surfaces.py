@@ -22,7 +22,7 @@ import nghvi
 from nghvi._core.evaluate import evaluate
 from nghvi._core.model import MarginalModel
 from nghvi.paper.studies.facts import about
-from nghvi.recipes import importance, surface
+from nghvi.recipes import importance
 
 OUT = pathlib.Path(__file__).parent / "results/surfaces.jsonl"
 REFERENCE, USUAL, DRAWS = 13, 12, 250
@@ -72,12 +72,12 @@ def compare(response: str, rows: int, groups: int, effects: str, seed: int) -> d
     for how, missed, number in (
         ("reference", 0.0, REFERENCE),
         ("densities", 0.0, USUAL),
-        ("surface", surface.MISSED, USUAL),
+        ("surface", importance.MISSED, USUAL),
     ):
         counted.reset_mock()
         begun = time.process_time()
         with (
-            mock.patch.object(surface, "MISSED", missed),
+            mock.patch.object(importance, "MISSED", missed),
             mock.patch.object(importance, "log_targets", counted),
         ):
             rng = np.random.default_rng([seed, number])

@@ -33,10 +33,10 @@ from nghvi.families import Full
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
 from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, integrals_are_costly
-from nghvi.recipes.run import Keep, Position, Progress, Run, run
+from nghvi.recipes.run import Keep, Position, Progress, Run, first_theta, run
 from nghvi.recipes.settings import METHODS as METHODS
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.start import first_theta, laplace_start, value_and_score
+from nghvi.recipes.smooth import laplace_start, value_and_score
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
 COSTLY, EXPENSIVE = 4_000, 20_000

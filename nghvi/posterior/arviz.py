@@ -20,8 +20,7 @@ from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.pointwise import Observed, by_rows, raw_log_likelihood, replicate
-from nghvi.recipes.importance import RELIABLE
-from nghvi.recipes.pareto import pareto_smoothed
+from nghvi.recipes.importance import RELIABLE, pareto_smoothed
 
 DIMS = {
     "coef": ["feature"],

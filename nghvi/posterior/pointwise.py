@@ -25,7 +25,7 @@ from nghvi.data.blocks import padded
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
-from nghvi.recipes.pareto import pareto_smoothed
+from nghvi.recipes.importance import pareto_smoothed
 
 NUMBERS_AT_ONCE = 2e7
 """Numbers (draws times rows) that are in memory together."""

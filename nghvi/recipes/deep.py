@@ -45,9 +45,8 @@ from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key, Params
 from nghvi.families import Factor, Point
-from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on
+from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on, first_theta
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.start import first_theta
 from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
 
 STEPS, SAMPLED_STEPS = 2100, 5400

@@ -3,16 +3,35 @@
 q is the best Gaussian; a posterior with few groups is skewed. For small m the exact posterior
 is in reach: draw from a multivariate t fitted to the weighted draws of q (heavier tails than
 the target's keep the weights bounded), weigh by p(y, theta) / proposal, smooth the largest
-weights (PSIS), and keep the result if the Pareto shape says that it is reliable. Where densities
-take long, a polynomial through those of the first round stands for most of the others.
+weights, and keep the result if the Pareto shape says that it is reliable. Where densities take
+long, a polynomial through those of the first round stands for most of the others.
+
+Smoothing (PSIS; Vehtari, Simpson, Gelman, Yao and Gabry, 2024): beyond a cutoff u weights are taken
+to follow a generalised Pareto distribution, ``P(w > u + t) = (1 + k t / sigma)^(-1/k)``, and the
+largest ones are replaced by its quantiles. k and sigma are the estimates of Zhang and Stephens
+(2009): with b = -k / sigma, k(b) is the mean of log(1 - b t) in closed form, which leaves an
+average over a grid of b. arviz-stats computes the same, but loads matplotlib and xarray with it.
+
+The polynomial that stands for a log density at points where it was not evaluated::
+
+    log p(y, theta)  ~  sum of c_a He_a(x) over |a| <= 4,      x = root^-1 (theta - centre)
+
+He_a are products of Hermite polynomials, orthonormal for a Gaussian x; those of degree three and
+four have small coefficients a priori, as much smaller as predicts points best that are left out.
+Weights of the posterior make what the least squares miss uncorrelated, under the posterior, with
+x and its squares: means and variances by the surface are wrong at second order only. Far out,
+where few points were evaluated, a polynomial knows nothing and says so.
 """
 
+import itertools
+import math
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
-from scipy.special import gammaincinv, gammaln, ndtri
+from jaxtyping import Array, Bool, Float
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import gammaincinv, gammaln, logsumexp, ndtri, softmax
 
 from nghvi._core.evaluate import Evaluation, log_mean_exp, log_targets
 from nghvi._core.model import MarginalModel
@@ -20,8 +39,6 @@ from nghvi._core.sobol import sobol
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data
-from nghvi.recipes.pareto import pareto_smoothed
-from nghvi.recipes.surface import Surface, fitted_surface
 
 RELIABLE = 0.7
 """Pareto shape above which importance weights are not to be trusted."""
@@ -32,6 +49,21 @@ ENOUGH = 1500
 LOG2_SPREAD, EVEN = 12, 32
 """Of evenly spread draws: how many there are, and how many of them tell a mean better than a
 hundred independent ones."""
+TAIL = 5
+"""Weights that a tail needs at least."""
+EQUAL = 1e-8
+"""Spread of log weights that is due to rounding."""
+PRIOR_SHAPE, PRIOR_WEIGHTS = 0.5, 10
+"""The shape is drawn towards 0.5 as if by so many weights: a short tail says little about it."""
+POLYNOMIAL_DEGREE, FREE_DEGREE = 4, 2
+"""Degree of the polynomial, and the degree up to which coefficients are free."""
+MOST_TERMS = 500
+"""More of them take longer than what they save: then the polynomial has a lower degree."""
+PENALTIES = 10.0 ** np.arange(-6, 1)
+MISSED = 0.15
+"""Nats that a surface may miss, as a root mean square over the posterior, each point left out."""
+WITHIN = 0.99
+"""Share of a Gaussian posterior in the region where a surface is used."""
 
 
 class Pool(NamedTuple):
@@ -191,3 +223,143 @@ def _t_log_density(standard: np.ndarray, root: np.ndarray) -> np.ndarray:
     log_det = np.sum(np.log(np.diag(root)))
     tail = -0.5 * (DEGREES + m) * np.log1p(np.sum(standard**2, axis=1) / DEGREES)
     return constant - log_det + tail
+
+
+def pareto_smoothed(
+    log_ratio: Float[np.ndarray, "... s"],
+) -> tuple[Float[np.ndarray, "... s"], Float[np.ndarray, " ..."]]:
+    """Normalised log weights of the draws, along the last axis, and the Pareto shape k-hat.
+
+    Equal weights have no tail and shape 0. Others whose tail cannot be fitted, of draws that went
+    astray, stay as they are, with an infinite shape.
+    """
+    log_weight = log_ratio - log_ratio.max(axis=-1, keepdims=True)
+    draws = log_weight.shape[-1]
+    size = int(3 * draws**0.5 if draws > 225 else draws / 5)
+    if size < TAIL:
+        raise ValueError(f"{draws} draws have no tail to smooth; give at least {5 * TAIL}.")
+    order = np.argsort(log_weight, axis=-1)[..., -size - 1 :]
+    tail = np.take_along_axis(log_weight, order, axis=-1)
+    largest = np.exp(tail)
+    cutoff, above = largest[..., :1], largest[..., 1:] - largest[..., :1]
+    with np.errstate(all="ignore"):
+        shape, scale = _generalised_pareto(above)
+        log_survival = np.log1p(-(np.arange(size) + 0.5) / size)
+        quantiles = cutoff + scale * np.expm1(-shape * log_survival) / shape
+        smoothed = np.minimum(np.log(quantiles), 0.0)  # none above the largest there was
+    equal = np.ptp(log_weight, axis=-1) < EQUAL
+    fitted = np.isfinite(smoothed).all(axis=-1) & ~equal
+    smoothed = np.where(fitted[..., None], smoothed, tail[..., 1:])
+    np.put_along_axis(log_weight, order[..., 1:], smoothed, axis=-1)
+    log_weight -= logsumexp(log_weight, axis=-1, keepdims=True)
+    return log_weight, np.where(equal, 0.0, np.where(fitted, shape[..., 0], np.inf))
+
+
+def _generalised_pareto(
+    above: Float[np.ndarray, "... t"],
+) -> tuple[Float[np.ndarray, "... 1"], Float[np.ndarray, "... 1"]]:
+    """Shape and scale of what is above the cutoff, in ascending order."""
+    size = above.shape[-1]
+    points = 30 + int(size**0.5)
+    grid = 1 - np.sqrt(points / (np.arange(points) + 0.5))
+    quartile = above[..., int(size / 4 + 0.5) - 1, None]
+    b = grid / (3 * quartile) + 1 / above[..., -1:]
+    k = np.stack([_mean_log(each, above) for each in np.moveaxis(b, -1, 0)], axis=-1)
+    likelihood = size * (np.log(-b / k) - k - 1)
+    mean_b = np.sum(b * softmax(likelihood, axis=-1), axis=-1)
+    k_at_mean = _mean_log(mean_b, above)
+    scale = -k_at_mean / mean_b
+    shape = (size * k_at_mean + PRIOR_WEIGHTS * PRIOR_SHAPE) / (size + PRIOR_WEIGHTS)
+    return shape[..., None], scale[..., None]
+
+
+def _mean_log(b: np.ndarray, above: np.ndarray) -> np.ndarray:
+    return np.mean(np.log1p(-b[..., None] * above), axis=-1)
+
+
+class Surface(NamedTuple):
+    """Coefficients of polynomials of standardised theta, and where they hold."""
+
+    centre: Float[np.ndarray, " m"]
+    root: Float[np.ndarray, "m m"]
+    terms: list[tuple[int, ...]]
+    """Columns that a term multiplies, one as often as its degree in it."""
+    coefficients: Float[np.ndarray, " t"]
+
+    def __call__(self, theta: Float[np.ndarray, "s m"]) -> Float[np.ndarray, " s"]:
+        """The log density at every row."""
+        return _polynomials(self._standard(theta), self.terms) @ self.coefficients
+
+    def holds(self, theta: Float[np.ndarray, "s m"]) -> Bool[np.ndarray, " s"]:
+        """Whether a row lies in the region where the surface was fitted."""
+        bound = 2 * gammaincinv(len(self.centre) / 2, WITHIN)
+        return np.sum(self._standard(theta) ** 2, axis=1) < bound
+
+    def _standard(self, theta: np.ndarray) -> np.ndarray:
+        return np.linalg.solve(self.root, (theta - self.centre).T).T
+
+
+def fitted_surface(
+    theta: Float[np.ndarray, "s m"],
+    log_density: Float[np.ndarray, " s"],
+    weight: Float[np.ndarray, " s"],
+) -> Surface | None:
+    """The surface through weighted draws of a posterior; None where no polynomial is near it."""
+    m = theta.shape[1]
+    centre = weight @ theta
+    covariance = (weight[:, None] * (theta - centre)).T @ (theta - centre)
+    degree = next(
+        (d for d in range(POLYNOMIAL_DEGREE, FREE_DEGREE, -1) if math.comb(m + d, d) <= MOST_TERMS),
+        FREE_DEGREE,
+    )
+    terms = _terms(m, degree)
+    try:
+        root = np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        return None
+    blank = Surface(centre, root, terms, np.zeros(len(terms)))
+    used = np.isfinite(log_density) & blank.holds(theta)
+    weight = weight[used] / weight[used].sum()
+    level = weight @ log_density[used]
+    rows = np.sqrt(weight)[:, None] * _polynomials(blank._standard(theta[used]), terms)
+    wanted = np.sqrt(weight) * (log_density[used] - level)
+    held = np.array([len(columns) > FREE_DEGREE for columns in terms])
+    fits = [_ridge(rows, wanted, penalty * held) for penalty in PENALTIES]
+    missed, coefficients = min(fits, key=lambda fit: fit[0])
+    if not missed < MISSED:
+        return None
+    coefficients[0] += level  # of the empty product
+    return blank._replace(coefficients=coefficients)
+
+
+def _ridge(rows: np.ndarray, wanted: np.ndarray, penalty: np.ndarray) -> tuple[float, np.ndarray]:
+    """Root of the summed squares that are missed where each row is left out, and coefficients."""
+    try:
+        factor = cho_factor(rows.T @ rows + np.diag(penalty))
+    except np.linalg.LinAlgError:
+        return np.inf, np.zeros(rows.shape[1])
+    coefficients = cho_solve(factor, rows.T @ wanted)
+    leverage = np.sum(rows * cho_solve(factor, rows.T).T, axis=1)
+    left = (wanted - rows @ coefficients) / np.maximum(1 - leverage, 1e-9)
+    return float(np.sqrt(np.sum(left**2))), coefficients
+
+
+def _terms(m: int, degree: int) -> list[tuple[int, ...]]:
+    return [
+        columns
+        for d in range(degree + 1)
+        for columns in itertools.combinations_with_replacement(range(m), d)
+    ]
+
+
+def _polynomials(x: Float[np.ndarray, "s m"], terms: list[tuple[int, ...]]) -> np.ndarray:
+    """Every term at every row: products of orthonormal Hermite polynomials of the columns."""
+    hermite = [np.ones_like(x), x]
+    for d in range(1, POLYNOMIAL_DEGREE):
+        hermite.append(x * hermite[d] - d * hermite[d - 1])
+    scaled = [h / math.sqrt(math.factorial(d)) for d, h in enumerate(hermite)]
+    out = np.ones((len(x), len(terms)))
+    for place, columns in enumerate(terms):
+        for column in set(columns):
+            out[:, place] *= scaled[columns.count(column)][:, column]
+    return out

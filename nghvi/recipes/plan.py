@@ -1,28 +1,39 @@
-"""Which recipe: from what the caller asked for and what the model can do."""
+"""Which recipe: from what the caller asked for and what the model can do.
+
+The paper's algorithms (:mod:`nghvi.methods`) need no more of a recipe than one stage of their
+steps, which stands here as well.
+"""
 
 from typing import NamedTuple, cast
 
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
 from nghvi._core.batches import Batches
+from nghvi._core.direction import OrdinaryGradient
+from nghvi._core.draws import AntitheticDraws, IndependentDraws
 from nghvi._core.errors import InputError
 from nghvi._core.evaluate import evaluation_size, side_by_side
+from nghvi._core.hybrid import HybridVI
 from nghvi._core.model import LatentModel, MarginalModel, parameter_dimension
 from nghvi._core.score import Integrated, Sampled, Score
-from nghvi._core.variational import Variational
+from nghvi._core.step_rules import robbins_monro
+from nghvi._core.variational import Start, Variational
 from nghvi._typing import Data, Key
-from nghvi.families import Full
-from nghvi.methods import published
-from nghvi.recipes.any_family import any_family_recipe
+from nghvi.families import Factor, FactorGaussian, Full
+from nghvi.methods import GradientMethod, published
 from nghvi.recipes.deep import deep_recipe
-from nghvi.recipes.published import published_recipe
-from nghvi.recipes.run import Recipe
+from nghvi.recipes.run import Ended, Recipe, Stage, first_theta
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.smooth import smooth_recipe
-from nghvi.recipes.start import first_theta
+from nghvi.recipes.smooth import any_family_recipe, judge_by_fresh_draws, smooth_recipe
+from nghvi.recipes.verdict import Cause
 
 LARGEST_FULL = 300
 """Parameters up to which a smooth posterior gets a full covariance."""
 HUGE = 10_000_000
 """Numbers touched by an evaluation that takes seconds."""
+MOST_ESTIMATES = 81
+"""Of 64 draws each, to judge the result by."""
 
 
 class Plan(NamedTuple):
@@ -99,4 +110,37 @@ def integrals_are_costly(model: LatentModel, data: Data) -> bool:
         isinstance(model, MarginalModel)
         and not model.integration_is_cheap
         and evaluation_size(model, data) > HUGE
+    )
+
+
+def published_recipe(
+    method: GradientMethod, settings: Settings, theta: Float[Array, " m"], *, integrable: bool
+) -> Recipe:
+    """A published algorithm from ``theta``, for its own number of steps or the settings'.
+
+    ``integrable``: whether its result can be judged without the noise of drawn latents.
+    """
+    score: Score = Integrated() if settings.latents == "integrate" else Sampled(moving=False)
+    family = settings.of_family or Factor()
+    num_steps = settings.steps or method.steps
+    start = settings.begin or Start(theta)
+    scale = jnp.broadcast_to(jnp.asarray(start.scale, theta.dtype), theta.shape)
+    draws = IndependentDraws(method.draws)
+    algorithm = HybridVI(draws, score, method.direction, method.step_rule)
+
+    def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+        if isinstance(family, Factor):
+            return FactorGaussian.start(theta, scale, family.rank, signed_scale=True)
+        return family.at(theta, scale)
+
+    stage = Stage(method.name, begin, algorithm, num_steps, 100, min(100, num_steps))
+    fresh = HybridVI(
+        AntitheticDraws(32),
+        Integrated() if integrable else score,
+        OrdinaryGradient(),
+        robbins_monro(0),
+        every_error=True,
+    )
+    return Recipe(
+        "published", (stage,), judge_by_fresh_draws(fresh, Cause.STEPS, 10, MOST_ESTIMATES)
     )

@@ -8,14 +8,16 @@ from types import FrameType, TracebackType
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from nghvi._core.batches import Batches
 from nghvi._core.hosts import any_process
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit, Monitor, fit
-from nghvi._core.model import LatentModel
-from nghvi._core.variational import Variational
+from nghvi._core.model import LatentModel, initial_theta
+from nghvi._core.variational import Start, Variational
 from nghvi._typing import Data, Key
 from nghvi.recipes.verdict import Cause, Status, Verdict
 
@@ -222,6 +224,13 @@ def _once_per_stage(judge: Judge, worth_judging: Callable[[Variational], bool]) 
         return last[1]
 
     return remembering
+
+
+def first_theta(
+    key: Key, model: LatentModel, data: Data, start: Start | None
+) -> Float[Array, " m"]:
+    """Where the caller wants to begin, or the model."""
+    return initial_theta(key, model, data) if start is None else jnp.asarray(start.theta, float)
 
 
 def carry_on(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:

@@ -1,36 +1,69 @@
-"""Recipe for smooth, low dimensional posteriors: mode, curvature, natural gradient.
+"""Recipes for smooth, low dimensional posteriors: mode, curvature, natural gradient.
 
 From a Gaussian at the mode, natural gradient steps of the full covariance Gaussian with
 orthogonal draws; step length 1 three times, then 2/3, 2/4, ... (which averages Newton steps).
 The result is exact for a Gaussian posterior and the ELBO optimum otherwise.
+
+A family that is not Gaussian starts from the best Gaussian (:func:`any_family_recipe`)::
+
+    natural gradient   the best Gaussian, found as above
+    own family         Adam in units of the posterior sd with decaying steps, from the member
+                       closest to that Gaussian; ends with the average of its last tenth
+
+This needs nothing of the family but draws, a density and :meth:`Variational.rescale`. The second
+stage is repeated until the judge is content: by the errors that remain, where the family can tell
+them, and otherwise by what the last quarter of the steps did to the ELBO ("settled").
+
+Results are judged by fresh draws: the gradient left there, with the step rule silenced. The
+algorithm's own steps are taken with length zero, so nothing moves and, where the algorithm is the
+one that ran, no second program is compiled.
 """
 
 from typing import cast
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, Float
+from scipy.optimize import minimize
 
-from nghvi._core.direction import NaturalGradient
-from nghvi._core.draws import OrthogonalDraws
+from nghvi._core.direction import NaturalGradient, OrdinaryGradient, ScaledGradient
+from nghvi._core.draws import IndependentDraws, OrthogonalDraws
 from nghvi._core.hybrid import HybridVI, Info
-from nghvi._core.model import LatentModel, MarginalModel
+from nghvi._core.loop import fit
+from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.score import Integrated, Sampled, Score
-from nghvi._core.step_rules import robbins_monro, robbins_monro_length
+from nghvi._core.step_rules import Adam, ScaleState, robbins_monro, robbins_monro_length
 from nghvi._core.variational import Start, Variational
-from nghvi._typing import Data, Key
-from nghvi.families.cholesky import CholeskyGaussian
-from nghvi.recipes.fresh import judge_by_fresh_draws
-from nghvi.recipes.run import Begin, Ended, Recipe, Stage, Stop, carry_on
+from nghvi._programs import program
+from nghvi._typing import Data, Key, Scalar
+from nghvi.families import CholeskyGaussian, Family
+from nghvi.recipes.deep import in_two, judge_settling
+from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, Stop, carry_on, first_theta
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.start import first_theta, laplace_start
-from nghvi.recipes.verdict import TOLERANCE, Cause
+from nghvi.recipes.verdict import LOOKS, TOLERANCE, Cause, Verdict, judge
 
 CHUNK = 5
 HOLD = 3
 APPROACH = 200
 MOST_ESTIMATES, MOST_NOISY_ESTIMATES = 243, 2187
 """To judge by; drawn latents are far noisier than integrals."""
+OWN_STEPS, OWN_DRAWS = 1200, 16
+"""Of the family's own stage, and draws per step."""
+ADAM_LENGTH, ADAM_HOLD = 0.02, 0.2
+"""Of Adam's steps, in posterior sds, and the share of the steps in which they stay so long."""
+ENCORES = 3
+FRESH_DRAWS = 64
+"""Per estimate by which a result in a family of its own is judged."""
+SMALLEST_CURVATURE = 1e-2
+"""A flatter direction starts with an sd of 10 units; the natural gradient widens it if need be."""
+LOOKS_AT = tuple(3**power for power in range(1, LOOKS + 1))
+"""Numbers of estimates after which to see whether they suffice."""
+INDEPENDENT = 81
+"""Estimates that are told apart. More are averaged one after the other: those of drawn latents,
+which remember the ones before, are independent only from batch to batch."""
 
 
 def smooth_recipe(
@@ -145,3 +178,142 @@ def _from_scratch(start: Start | None) -> Begin:
         return CholeskyGaussian.from_covariance_factor(theta, 0.1 * jnp.eye(theta.size))
 
     return begin
+
+
+def any_family_recipe(
+    gaussian: Recipe,
+    score: Score,
+    family: Family,
+    dim: int,
+    steps: int | None,
+    *,
+    batch: int | None = None,
+    begin_at: Variational | None = None,
+) -> Recipe:
+    """The recipe, in which ``gaussian`` is the one that finds the best Gaussian.
+
+    ``begin_at`` the result of a fit to nearly the same density it needs no Gaussian.
+    """
+
+    def as_member(q: Variational) -> Variational:
+        return family.near(q) if isinstance(q, CholeskyGaussian) else q
+
+    def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+        return as_member(done[-1].fit.q) if begin_at is None else begin_at
+
+    number = steps or OWN_STEPS
+    in_sds, rule = ScaledGradient(jnp.ones(dim), 1.0), Adam(ADAM_LENGTH, number, ADAM_HOLD)
+    algorithm = HybridVI(IndependentDraws(OWN_DRAWS), score, in_sds, rule, batch)
+    own = Stage("own family", begin, algorithm, number, 50, max(1, number // 10))
+    stages = [stage for stage in gaussian.stages if not stage.encore and begin_at is None]
+    stages += in_two(own)
+    for n in range(ENCORES if steps is None else 0):
+        again = own._replace(name=f"own family {n + 2}", begin=carry_on, encore=True)
+        stages += in_two(again)
+    first = family.at(jnp.zeros(dim), jnp.ones(dim))
+    judge = _judge(first, score, batch)
+    return Recipe("any family", tuple(stages), judge, as_member)
+
+
+def _judge(q: Variational, score: Score, batch: int | None) -> Judge:
+    if eqx.filter_eval_shape(lambda q: q.remaining_error(q), q) is None:
+        return judge_settling(batch, Cause.OWN_FAMILY)
+    fresh = HybridVI(
+        IndependentDraws(FRESH_DRAWS), score, OrdinaryGradient(), robbins_monro(0), batch, True
+    )
+    return judge_by_fresh_draws(fresh, Cause.STEPS, 9, MOST_ESTIMATES)
+
+
+@program
+def value_and_score(
+    model: MarginalModel, data: Data, theta: Float[Array, " m"]
+) -> tuple[Scalar, Float[Array, " m"]]:
+    """log p(y, theta) and its gradient."""
+    unravel = unraveller(model, data)
+    return jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta)
+
+
+def negative_hessian(
+    model: MarginalModel, data: Data, theta: np.ndarray, unit: np.ndarray
+) -> np.ndarray:
+    """Minus the second derivative of log p(y, theta + unit phi) in phi, at phi = 0.
+
+    Central differences of the score: accurate to six digits, which is more than a start
+    needs, and free of the compilation (and the stalls seen) of a second differentiation.
+    """
+    width = 1e-4
+
+    def score(phi: np.ndarray) -> np.ndarray:
+        at = jax.device_put(theta + unit @ phi)
+        return unit.T @ np.asarray(value_and_score(model, data, at)[1])
+
+    eye = width * np.eye(theta.size)
+    hessian = np.stack([score(e) - score(-e) for e in eye]) / (2 * width)
+    return -0.5 * (hessian + hessian.T)
+
+
+def covariance_factor(curvature: np.ndarray) -> np.ndarray:
+    """A square root of the inverse, eigenvalues made positive and floored."""
+    if not np.isfinite(curvature).all():
+        return np.eye(len(curvature))
+    values, vectors = np.linalg.eigh(curvature)
+    return vectors / np.sqrt(np.maximum(np.abs(values), SMALLEST_CURVATURE))
+
+
+def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -> CholeskyGaussian:
+    """A Gaussian at the mode, climbed to in coordinates whitened at ``theta``, by the curvature."""
+    origin = np.asarray(theta)
+    unit = covariance_factor(negative_hessian(model, data, origin, np.eye(origin.size)))
+
+    def objective(phi: np.ndarray) -> tuple[float, np.ndarray]:
+        evaluated = value_and_score(model, data, jax.device_put(origin + unit @ phi))
+        value, score = float(evaluated[0]), np.asarray(evaluated[1])
+        if not (np.isfinite(value) and np.isfinite(score).all()):
+            return 1e30, np.zeros_like(phi)
+        return -value, -unit.T @ score
+
+    found = minimize(
+        objective,
+        np.zeros_like(origin),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxcor": 20, "gtol": 1e-3, "ftol": 1e-12, "maxiter": 500},
+    )
+    mode = origin + unit @ found.x
+    factor = unit @ covariance_factor(negative_hessian(model, data, mode, unit))
+    # numpy throughout: eager JAX operations would each be compiled.
+    triangular = np.asarray(np.linalg.qr(factor.T, mode="r")).T
+    triangular = triangular * np.where(np.diagonal(triangular) < 0, -1.0, 1.0)
+    packed = triangular[np.tril_indices(mode.size)]
+    return CholeskyGaussian(jax.device_put(mode), jax.device_put(packed))
+
+
+def judge_by_fresh_draws(algorithm: HybridVI, cause: Cause, chunk: int, most: int) -> Judge:
+    """Judge by at most ``most`` estimates, fewer where these leave no doubt.
+
+    ``cause``: why an error would be left. The step rule of ``algorithm`` is one of those with a
+    switch (:class:`ScaleState`).
+    """
+
+    def decide(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
+        q = done[-1].fit.q
+        estimates = fit(key, algorithm, model, data, q, num_steps=0, chunk=chunk)
+        silent = ScaleState(jnp.zeros((), jnp.int32), jnp.zeros(()))
+        estimates = estimates._replace(state=estimates.state._replace(rule=silent))
+        for number in LOOKS_AT:
+            estimates = fit(
+                key, algorithm, model, data, q, num_steps=number, chunk=chunk, resume=estimates
+            )
+            trace = cast(Info, estimates.trace)
+            mean, scale = (_batched(np.asarray(each)) for each in trace.remaining)
+            verdict = judge(mean, scale, cause=cause, bad_draws=int(trace.bad_draws.sum()))
+            if verdict.cause is not Cause.NOISE or 3 * number > most:
+                break
+        return verdict
+
+    return decide
+
+
+def _batched(errors: np.ndarray) -> np.ndarray:
+    batches = min(len(errors), INDEPENDENT)
+    return errors.reshape(batches, -1, errors.shape[1]).mean(axis=1)
