@@ -1,7 +1,7 @@
-"""The posterior of any latent variable model: draws, tables, predictions, a file.
+"""The posterior of any latent variable model: draws, tables, predictions and a file.
 
-A joint draw is a theta from the pool of weighted draws, and then z from ``p(z | theta, y)`` by the
-model's own kernel, applied often enough to forget where it began.
+A joint draw is a theta from the pool of weighted draws, followed by a z from ``p(z | theta, y)``.
+The model's own kernel draws z; it is applied often enough to forget where it started.
 """
 
 import dataclasses
@@ -23,18 +23,26 @@ from nghvi.posterior.summaries import LEVEL, Summary, described
 from nghvi.storage import save
 
 DRAWS = 1000
+"""Default number of draws."""
 MOVES = 20
-"""Applications of a model's kernel per draw of the latent variables; an exact one needs 1."""
+"""Default number of applications of a model's kernel per draw; an exact kernel needs only 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Posterior:
-    """What can be asked about a fitted model of your own::
+    """The posterior of a fitted model of your own::
 
         posterior = nghvi.Posterior(nghvi.infer(model, data))
 
-    ``moves``, where it is an argument: how often ``sample_latents`` is applied per draw; more if it
-    mixes slowly, 1 if it is exact.
+    Methods that draw take a ``seed``, and the number of draws as ``draws`` or ``number``. ``moves``
+    is how often the model's ``sample_latents`` is applied per draw: more if it mixes slowly, 1 if
+    it is exact. ``level`` is the probability of a central interval, whose ends are columns named
+    by their percentage, such as ``q5`` and ``q95``.
+
+    Parameters
+    ----------
+    inference
+        What :func:`nghvi.infer` returned.
     """
 
     inference: Inference
@@ -45,18 +53,18 @@ class Posterior:
         return self.inference.model
 
     def draws(self, number: int = DRAWS, seed: int = 0) -> Params:
-        """Equally weighted draws of the parameters, with a leading axis."""
+        """Return equally weighted draws of the parameters, named, with a leading axis."""
         return self.inference.draws(number, seed)
 
     def latent_draws(self, number: int = DRAWS, seed: int = 0, *, moves: int = MOVES) -> Latents:
-        """Draws of the latent variables, each with the parameters that ``draws`` gives."""
+        """Return draws of the latent variables, each given one draw of the parameters.
+
+        For the same ``number`` and ``seed``, :meth:`draws` returns these parameters.
+        """
         return _latents(self.model, self.inference.data, *self._joint(number, seed), moves)
 
     def summary(self, level: float = LEVEL) -> Summary:
-        """Posterior mean, sd, median and central interval of what ``model.quantities`` names.
-
-        ``level``: probability of the interval, whose ends are columns named by their percentage.
-        """
+        """Return posterior mean, sd, median and interval of all that ``model.quantities`` names."""
         pool = self.inference.pool
         found = _quantities(self.model, self.inference.data, jax.device_put(pool.theta))
         return described(_entries(found), pool.weight, level).rename_axis("parameter")
@@ -64,14 +72,14 @@ class Posterior:
     def latent_summary(
         self, level: float = LEVEL, draws: int = DRAWS, seed: int = 0, *, moves: int = MOVES
     ) -> Summary:
-        """Posterior mean, sd, median and central interval of every latent variable, from draws."""
+        """Return posterior mean, sd, median and interval of every latent variable, from draws."""
         found = named_leaves(self.latent_draws(draws, seed, moves=moves), "latents")
         return described(_entries(found), _equal(draws), level).rename_axis("latent")
 
     def predictive_draws(
         self, new: Any, draws: int = DRAWS, seed: int = 0, *, moves: int = MOVES
     ) -> PyTree:
-        """Draws of what ``model.predictive`` says of ``new``, with a leading axis."""
+        """Return draws of what ``model.predictive`` makes of ``new``, with a leading axis."""
         joint = self._joint(draws, seed)
         return _predictions(self.model, self.inference.data, *joint, new, moves)
 
@@ -84,7 +92,10 @@ class Posterior:
         *,
         moves: int = MOVES,
     ) -> Summary:
-        """Predictive mean, sd, median and central interval for ``new``, one row per number."""
+        """Return predictive mean, sd, median and interval for ``new``, one row per number.
+
+        ``new`` is passed on to ``model.predictive`` and may be anything that it reads.
+        """
         found = self.predictive_draws(new, draws, seed, moves=moves)
         table = described(_entries(named_leaves(found, "")), _equal(draws), level)
         if isinstance(found, jax.Array) and found.ndim == 2:
@@ -92,20 +103,21 @@ class Posterior:
         return table.rename_axis("row")
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write everything to a file for ``nghvi.load``: numbers and the names of classes, no code.
+        """Write everything to the file ``path`` for ``nghvi.load``.
 
-        The classes of your model and of its data are registered (``nghvi.storage.register``) in
-        the process that saves and in the one that loads.
+        The file holds numbers and the names of classes, but no code. The classes of your model and
+        its data have to be registered (``nghvi.storage.register``) both in the process that saves
+        and in the one that loads.
         """
         save(self, path)
 
     def check(self) -> None:
-        """Raise an error if the parts do not fit together, as those of an altered file may not."""
+        """Raise an error if the parts are inconsistent, as those of an altered file may be."""
         pool = self.inference.pool
         if pool.theta.shape != (len(pool.weight), np.asarray(self.inference.q.centre).size):
-            raise DataError("draws, weights and the family differ in size.")
+            raise DataError("draws, weights and the variational distribution differ in size")
         if not (np.isfinite(pool.theta).all() and np.isfinite(pool.weight).all()):
-            raise DataError("draws or weights are not finite.")
+            raise DataError("draws or weights are not finite")
         eqx.filter_eval_shape(_quantities, self.model, self.inference.data, pool.theta)
 
     def _joint(self, number: int, seed: int) -> tuple[Key, Array]:
@@ -118,7 +130,7 @@ def _equal(number: int) -> np.ndarray:
 
 
 def _entries(named: dict[str, Array]) -> dict[str, np.ndarray]:
-    """Draws of single numbers by name: ``beta[0]``, ``beta[1]``, ... of an array."""
+    """Return the draws of single numbers by name; an array has ``beta[0]``, ``beta[1]``, ..."""
     found = {}
     for name, values in named.items():
         array = np.asarray(values)

@@ -1,4 +1,4 @@
-"""Built-in data: simulated, so that the truth is known and nothing has to be fetched."""
+"""Built-in example data, simulated so that the truth is known and nothing is downloaded."""
 
 from typing import NamedTuple
 
@@ -7,16 +7,33 @@ import pandas as pd
 
 
 class Simulated(NamedTuple):
-    """A data frame and the parameters that made it."""
+    """A simulated data frame and the parameters behind it."""
 
     frame: pd.DataFrame
     target: str
+    """Name of the response column."""
     group: str
+    """Name of the group column."""
     truth: dict[str, float]
+    """True parameters, by their names in ``summary``."""
 
 
 def simulate_schools(num_schools: int = 60, seed: int = 2024) -> Simulated:
-    """Exam scores of pupils in schools: intercept and slope of prior attainment vary by school."""
+    """Simulate exam scores of pupils whose intercept and slope of ``intake`` vary by school.
+
+    Parameters
+    ----------
+    num_schools
+        Number of schools, 8 to 59 pupils each.
+    seed
+        Seed of the random numbers.
+
+    Returns
+    -------
+    Simulated
+        ``frame`` has one row per pupil: ``school``; ``intake``, the prior attainment; ``hours``
+        of study; ``girl`` (0 or 1); and the response ``score``.
+    """
     rng = np.random.Generator(np.random.PCG64(seed))
     sizes = rng.integers(8, 60, num_schools)
     school = np.repeat(np.arange(num_schools), sizes)

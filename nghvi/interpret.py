@@ -1,7 +1,7 @@
-"""What a fitted model says about one input: profiles, partial dependence, shares of variance.
+"""What a fitted model says about its inputs: profiles, partial dependence, shares of variance.
 
-Every curve is one of the expected response (a probability, for a classifier) in the user's units.
-Bands hold the uncertainty of the parameters and the effects, not that of new observations.
+Every curve shows the expected response (for a classifier, a probability) in the user's units. Bands
+reflect the uncertainty of the parameters and effects, not that of new observations.
 """
 
 from collections.abc import Mapping
@@ -36,9 +36,10 @@ POPULATION = "population"
 ALL = "all"
 """Label of the curve averaged over all rows."""
 ENDS = (0.05, 0.95)
+"""Default quantiles of an input between which curves run."""
 NUMBERS_AT_ONCE = 1e7
-"""Draws of responses that are in memory together."""
-CURVE_COLUMNS = ("group", "mean", "lower", "upper")
+"""How many expected responses, draws times rows, are in memory at a time."""
+CURVE_COLUMNS = ("group", "mean", "lower", "upper")  # besides the input
 
 
 def lek_profile(
@@ -54,15 +55,32 @@ def lek_profile(
     level: float = 0.9,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Expected response along one input, all others held at a reference.
+    """Compute the expected response along one input, with all others held at a reference.
 
-    ``groups``: labels of known groups; "population", the default, is the curve without effects.
-    ``reference``: values of other inputs; otherwise training medians (of the design's columns). An
-    input that several columns of a formula read, as in ``ses * sector``, moves in all of them; the
-    other columns of the data are then at their median or commonest value.
-    ``grid``: values of the input; otherwise ``n_grid`` between two of its training quantiles.
+    Parameters
+    ----------
+    estimator
+        A fitted MixedRegressor or MixedClassifier.
+    variable
+        The input to move: the name of a numeric column, or its number if the fit had an array.
+    groups
+        Label or labels of known groups, one curve each; "population", the default, is the curve
+        without effects.
+    reference
+        Values of other inputs by name. Inputs that it does not name are at their training median
+        (that of the design's columns). If several columns of a formula read the variable, as in
+        ``ses * sector``, it moves in all of them, and inputs that are not numbers are at their
+        most common value.
+    grid, n_grid, quantiles
+        Values of the input; by default ``n_grid`` evenly spaced ones between these two of its
+        training quantiles.
+    draws, level, seed
+        Number of posterior draws, probability of the band, seed of the draws.
 
-    Returns one row per group and grid value: ``group``, the input, ``mean``, ``lower``, ``upper``.
+    Returns
+    -------
+    pandas.DataFrame
+        One row per group and grid value: ``group``, the input, ``mean``, ``lower``, ``upper``.
     """
     name = _input_name(estimator, variable)
     _check_settings(n_grid, draws, level, seed)
@@ -99,11 +117,12 @@ def partial_dependence(
     level: float = 0.9,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Average expected response of the rows of X if all of them had one value of an input.
+    """Average the expected response over the rows of X, giving all of them the same input value.
 
-    Every row keeps its other inputs and the effects of its own group; those of an unseen group
-    are drawn from the population. ``groups``: one curve for each of these groups, from its own
-    rows; otherwise one for all rows. ``grid`` and the result are as in :func:`lek_profile`.
+    Every row keeps its other inputs and the effects of its own group; those of an unseen group are
+    drawn from the population. ``groups`` are labels of groups, each of which gets a curve from its
+    own rows; by default there is one curve for all rows. All other arguments and the result are as
+    in :func:`lek_profile`.
     """
     name = _input_name(estimator, variable)
     _check_settings(n_grid, draws, level, seed)
@@ -119,7 +138,7 @@ def partial_dependence(
     share = member[used] / member.sum(axis=0)
 
     def moved(value: float) -> np.ndarray:
-        """The rows with that value of the input."""
+        """Return the rows of X with this value of the input, on the fitted scale."""
         if name in movable(estimator):
             x = request.x.copy()
             for column, known in estimator.reader_.moved(name, value).items():
@@ -141,12 +160,12 @@ def partial_dependence(
 def variance_share(
     estimator: MixedEstimator, X: Any = None, draws: int = 200, seed: int = 0
 ) -> pd.DataFrame:
-    """Share of each random feature in the variance of the predictor between groups.
+    """Compute the share of each random feature in the variance of the predictor between groups.
 
-    The share of feature j is Omega_jj E[h_j^2] over the sum of these, E over the rows of X (the
-    training rows by default). Covariances between effects are left out. Columns are as the fit
-    standardised them, so that an intercept stands for groups at average inputs wherever the
-    model allows columns to be centred.
+    The share of feature j is Omega_jj E[h_j^2] divided by the sum of these, where E is the average
+    over the rows of X (by default the training rows). Covariances between effects are left out.
+    Columns are as the fit standardised them, so that the intercept stands for groups at average
+    inputs if the model allows centred columns. ``draws`` and ``seed`` are those of the parameters.
 
     Returns the posterior ``mean`` and ``sd``, one row per feature.
     """
@@ -155,7 +174,9 @@ def variance_share(
     check_seed(seed=seed)
     posterior = estimator.posterior_
     if not posterior.names.effects:
-        raise DataError("the model has no effects: there is no variance between groups to share.")
+        raise DataError(
+            "the model has no effects, so there is no variance between groups to share."
+        )
     rows = posterior.data
     if X is not None:
         x = _columns_of_model(estimator, X, grouped=True)
@@ -167,11 +188,12 @@ def variance_share(
 
 
 def icc(estimator: MixedEstimator, level: float = LEVEL) -> Summary:
-    """Shares of every grouping factor, and of noise, in the variance of a response.
+    """Compute the share of every grouping factor, and of noise, in the variance of a response.
 
-    Of one factor with random intercepts it is the intraclass correlation. Effects of columns count
-    with the average over the rows of the fit of ``z' Omega z``. For linear models with a Gaussian
-    response. Columns are those of ``summary``, one row per factor and one for noise.
+    With one factor and random intercepts, its share is the intraclass correlation. The variance of
+    a factor with slopes is the average of ``z' Omega z`` over the rows of the fit. The model has to
+    be linear with a Gaussian response. ``level`` is the probability of the interval. Returns the
+    columns of ``summary``, one row per factor and one for noise.
     """
     check_is_fitted(estimator, "posterior_")
     check_level(level)
@@ -179,7 +201,7 @@ def icc(estimator: MixedEstimator, level: float = LEVEL) -> Summary:
     model = posterior.model
     linear = isinstance(model.trunk, Identity) and model.response.conjugate
     if not (linear and model.num_effects):
-        raise DataError("icc: the model must be linear, with a Gaussian response and effects.")
+        raise DataError("icc needs a linear model with a Gaussian response and group effects.")
     names, pool = posterior.names, posterior.inference.pool
     parts = posterior.data.factors if names.factors else (posterior.data,)
     labels = [factor.name for factor in names.factors] or [str(estimator.group_)]
@@ -208,7 +230,7 @@ def _shares(model: MixedModel, data: Data, rows: Data, theta: Array) -> Float[Ar
 
 
 def _expected(estimator: MixedEstimator, request: Request) -> Float[np.ndarray, "s n"]:
-    """Draws of the expected response in the user's units."""
+    """Return draws of the expected response in the user's units."""
     posterior = estimator.posterior_
     return posterior.scaling.raw_response(predictor_draws(posterior, request))
 
@@ -216,9 +238,9 @@ def _expected(estimator: MixedEstimator, request: Request) -> Float[np.ndarray, 
 def _curves(
     labels: list, name: str, grid: np.ndarray, drawn: Float[np.ndarray, "s c g"], level: float
 ) -> pd.DataFrame:
-    """Mean and band of every curve, one below the other."""
+    """Return mean and band of every curve, stacked."""
     if name in CURVE_COLUMNS:
-        raise DataError(f"an input called {name!r} clashes with a column of the result: rename it.")
+        raise DataError(f"input {name!r} has the same name as a column of the result; rename it.")
     lower, upper = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2], axis=0)
     return pd.DataFrame(
         {
@@ -238,7 +260,7 @@ def _check_settings(n_grid: int, draws: int, level: float, seed: int) -> None:
 
 
 def _input_name(estimator: MixedEstimator, variable: Any) -> str:
-    """The name of an input; of an array's, its column number will do."""
+    """Return the name of an input, which for arrays may be given by its column number."""
     check_is_fitted(estimator, "posterior_")
     named = hasattr(estimator, "feature_names_in_") or isinstance(variable, str)
     name = str(variable) if named else f"x{variable}"
@@ -247,17 +269,17 @@ def _input_name(estimator: MixedEstimator, variable: Any) -> str:
         return name
     if not inputs:
         raise DataError(
-            f"variable={variable!r}: the model has no input that holds numbers, which a curve "
-            "could follow; change columns in a data frame and use predict."
+            f"variable={variable!r}: the model has no numeric input that a curve could follow; "
+            "change columns in a data frame and use predict instead."
         )
     raise DataError(
         f"variable={variable!r} is not a numeric input of the model; "
-        f"{suggest(name, inputs)}. Change any other in a data frame and use predict."
+        f"{suggest(name, inputs)}. For any other, change it in a data frame and use predict."
     )
 
 
 class _Raw(NamedTuple):
-    """The columns that a formula reads: quantiles of its numbers, the commonest of the others."""
+    """The columns that a formula reads: quantiles of numbers, the most common value of others."""
 
     design: Design
     quantiles: pd.DataFrame
@@ -269,20 +291,20 @@ class _Raw(NamedTuple):
 
 
 def _raw(estimator: MixedEstimator) -> _Raw:
-    """What the formula of a model read, with typical values of its columns."""
+    """Return the columns that a model's formula reads, with typical values."""
     reader = estimator.reader_
     quantiles, commonest = reader.raw_quantiles, reader.commonest
     return _Raw(cast(Design, reader.design), cast(pd.DataFrame, quantiles), cast(dict, commonest))
 
 
 def followed(estimator: MixedEstimator) -> tuple[str, ...]:
-    """Inputs that a curve can follow: columns of numbers."""
+    """Return the inputs that a curve can follow: all columns of numbers."""
     raw = () if estimator.formula is None else tuple(_raw(estimator).quantiles.columns)
     return tuple(dict.fromkeys((*movable(estimator), *raw)))
 
 
 def movable(estimator: MixedEstimator) -> tuple[str, ...]:
-    """Inputs that are one column of the model: of a formula, numbers that no other reads."""
+    """Return the numeric inputs that are one column of the model and read by no other."""
     if estimator.formula is not None:
         return _raw(estimator).design.movable
     return estimator.reader_.numbers
@@ -294,7 +316,7 @@ def _grid(
     if grid is not None:
         values = np.asarray(grid, float)
         if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-            raise DataError("grid: give a list of finite values of the input.")
+            raise DataError("grid must be a list of finite values of the input.")
         return values
     single = name in movable(estimator)
     known = (estimator.input_quantiles_ if single else _raw(estimator).quantiles)[name]
@@ -304,7 +326,7 @@ def _grid(
         if not near.any():
             shown = ", ".join(f"{q:g}" for q in known.index)
             raise DataError(
-                f"quantiles={quantiles!r}: the fit kept {shown}; choose two of these or give "
+                f"quantiles={quantiles!r}: the fit kept only {shown}; choose two of these, or pass "
                 "the values themselves as grid."
             )
         ends.append(known[near].iloc[0])
@@ -312,9 +334,9 @@ def _grid(
 
 
 def _reference_row(estimator: MixedEstimator, reference: Any) -> np.ndarray:
-    """The columns of the model at the reference, on the fitted scale."""
+    """Return the columns of the model at the reference, on the fitted scale."""
     row = estimator.input_quantiles_.loc[0.5].copy()
-    # A row of the training table holds its group as well.
+    # A reference may be a row of the training table, which holds the group as well.
     ignored = set(map(str, getattr(estimator, "feature_names_in_", ()))) - set(row.index)
     known, coding = estimator.reader_.facts, estimator.reader_.coding
     for name, value in ({} if reference is None else dict(reference)).items():
@@ -333,7 +355,7 @@ def _reference_row(estimator: MixedEstimator, reference: Any) -> np.ndarray:
 
 
 def _moves_others(estimator: MixedEstimator, reference: Any) -> bool:
-    """Whether a reference names columns of which a formula makes others, such as trials(n)."""
+    """Return whether a reference names columns that a formula transforms, such as trials(n)."""
     if estimator.formula is None or reference is None:
         return False
     named = set(map(str, dict(reference))) - set(estimator.input_quantiles_)
@@ -341,7 +363,7 @@ def _moves_others(estimator: MixedEstimator, reference: Any) -> bool:
 
 
 def _raw_reference(estimator: MixedEstimator, reference: Any, number: int) -> pd.DataFrame:
-    """As many rows of raw inputs at the reference, for a formula to code."""
+    """Return ``number`` equal rows of raw inputs at the reference, for a formula to code."""
     raw = _raw(estimator)
     row = {**raw.quantiles.loc[0.5].to_dict(), **raw.commonest}
     for name, value in ({} if reference is None else dict(reference)).items():
@@ -352,7 +374,7 @@ def _raw_reference(estimator: MixedEstimator, reference: Any, number: int) -> pd
             raise DataError(f"reference: {name!r} is not an input of the model.")
     for name in raw.inputs:
         if name not in row:
-            raise DataError(f"reference: give a value of {name!r}, which holds no numbers or text.")
+            raise DataError(f"reference: add a value of {name!r}, which has no typical value.")
     return pd.DataFrame({name: [value] * number for name, value in row.items()})
 
 
@@ -362,18 +384,18 @@ def _finite(value: Any, name: Any) -> float:
     except (TypeError, ValueError):
         number = np.nan
     if not np.isfinite(number):
-        raise DataError(f"reference: {name!r} is {value!r}; give a finite number.")
+        raise DataError(f"reference: {name!r} is {value!r}, but it must be a finite number.")
     return number
 
 
 def _columns_of_model(estimator: MixedEstimator, X: Any, *, grouped: bool = False) -> np.ndarray:
-    """The inputs of rows on the fitted scale; ``grouped``: whether a group column must be there."""
+    """Return the inputs of rows on the fitted scale; ``grouped`` requires a group column."""
     reader = estimator.reader_
     return reader.scaled(reader.table(X, grouped=grouped), estimator.posterior_.scaling)
 
 
 def _column(estimator: MixedEstimator, name: str) -> int:
-    """Position of an input among the model's columns, which may begin with an intercept."""
+    """Return the position of an input among the model's columns, after an intercept if any."""
     inputs = estimator.reader_.inputs
     return len(estimator.posterior_.scaling.centre) - len(inputs) + inputs.index(name)
 
@@ -384,16 +406,16 @@ def _scaled(estimator: MixedEstimator, name: str, values: Any) -> Any:
 
 
 def _listed(groups: Any) -> list:
-    """Labels as a list, also if there is only one."""
+    """Return the labels as a list, even if there is only one."""
     if isinstance(groups, str) or not np.iterable(groups):
         return [groups]
     if not len(labels := list(groups)):
-        raise DataError("groups is empty: name at least one group, or leave it out.")
+        raise DataError("groups is empty; name at least one group, or leave groups out.")
     return labels
 
 
 def _profile_codes(estimator: MixedEstimator, labels: list) -> np.ndarray:
-    """Positions of the labels among the known groups; -1 for the population."""
+    """Return the positions of labels among the known groups, -1 for the population."""
     named = np.array([not (isinstance(label, str) and label == POPULATION) for label in labels])
     codes = np.full(len(labels), -1)
     codes[named] = _known_codes(estimator, [labels[i] for i in np.flatnonzero(named)])
@@ -401,25 +423,25 @@ def _profile_codes(estimator: MixedEstimator, labels: list) -> np.ndarray:
 
 
 def _known_codes(estimator: MixedEstimator, labels: list) -> np.ndarray:
-    """Positions of the labels among the known groups."""
+    """Return the positions of labels among the known groups."""
     if not labels:
         return np.zeros(0, int)
     if not len(estimator.groups_):
-        raise DataError("the model has no group column: leave groups out.")
+        raise DataError("the model has no group column; leave groups out.")
     if isinstance(estimator.groups_, dict):
         raise DataError(
-            "curves of groups need one grouping factor: leave groups out, or change columns in a "
-            "data frame and use predict."
+            "curves of single groups need a model with one grouping factor; leave groups out, or "
+            "change columns in a data frame and use predict."
         )
     codes = encode_groups(np.asarray(labels), estimator.groups_)
     for label, code in zip(labels, codes, strict=True):
         if code < 0:
             shown = ", ".join(map(repr, estimator.groups_[:5].tolist()))
-            raise DataError(f"group {label!r} is not known to the model; it knows {shown}, ...")
+            raise DataError(f"the model does not know the group {label!r}; it knows {shown}, ...")
     return codes
 
 
 def _check_members(labels: list, member: np.ndarray) -> None:
     for label, rows in zip(labels, member.T, strict=True):
         if not rows.any():
-            raise DataError(f"group {label!r} has no row in X.")
+            raise DataError(f"group {label!r} has no rows in X; leave it out of groups.")

@@ -1,6 +1,8 @@
-"""Scores of predictions: pure functions of arrays, larger or smaller is better as stated.
+"""Scores of predictions, as pure functions of arrays.
 
-Predictive draws have shape (draws, n), as :meth:`sample_predictive` returns them.
+``y`` are the observed responses, ``predicted`` their predicted means, and ``probability`` the
+predicted probabilities that y is 1. Predictive draws have shape (draws, n), as
+``sample_predictive`` returns them. Every score says whether larger or smaller is better.
 """
 
 import numpy as np
@@ -12,22 +14,25 @@ CLIP = 1e-9
 
 
 def r2(y: np.ndarray, predicted: np.ndarray) -> float:
-    """1 - SSE / SST; larger is better."""
+    """Return the coefficient of determination, 1 - SSE / SST; larger is better."""
     return float(1 - np.sum((y - predicted) ** 2) / np.sum((y - np.mean(y)) ** 2))
 
 
 def rmse(y: np.ndarray, predicted: np.ndarray) -> float:
-    """Root mean squared error; smaller is better."""
+    """Return the root mean squared error; smaller is better."""
     return float(np.sqrt(np.mean((y - predicted) ** 2)))
 
 
 def log_score(log_density: Float[np.ndarray, "draws n"]) -> float:
-    """Mean log of the predictive density, from log densities given each draw; larger is better."""
+    """Return the mean log predictive density, from log densities given each draw.
+
+    Larger is better.
+    """
     return float(np.mean(logsumexp(log_density, axis=0) - np.log(len(log_density))))
 
 
 def crps(y: np.ndarray, draws: Float[np.ndarray, "draws n"]) -> float:
-    """Continuous ranked probability score of predictive draws; smaller is better."""
+    """Return the continuous ranked probability score of predictive draws; smaller is better."""
     ordered = np.sort(draws, axis=0)
     number = len(ordered)
     weight = (2 * np.arange(1, number + 1) - number - 1)[:, None] / number**2
@@ -35,43 +40,50 @@ def crps(y: np.ndarray, draws: Float[np.ndarray, "draws n"]) -> float:
 
 
 def rps(seen: np.ndarray, probability: np.ndarray) -> float:
-    """Ranked probability score of ordered classes, a column each; smaller is better.
+    """Return the ranked probability score of ordered classes; smaller is better.
 
-    ``seen``: 1 in the column of the class that was observed.
+    Both arrays have one column per class, in their order: ``seen`` is 1 in the column of the
+    observed class and 0 elsewhere, ``probability`` holds the predicted probabilities.
     """
     away = np.cumsum(np.asarray(probability) - seen, axis=1)
     return float(np.mean(np.sum(away**2, axis=1)))
 
 
 def coverage(y: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
-    """Share of observations inside their interval."""
+    """Return the share of observations inside their interval; its level is the target."""
     return float(np.mean((lower <= y) & (y <= upper)))
 
 
 def pce(y: np.ndarray, probability: np.ndarray) -> float:
-    """Predictive cross entropy of 0/1 responses; smaller is better."""
+    """Return the predictive cross entropy of 0/1 responses; smaller is better."""
     p = np.clip(probability, CLIP, 1 - CLIP)
     return float(-np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
 
 
 def misclassification_rate(y: np.ndarray, probability: np.ndarray) -> float:
-    """Share of wrong classes at the threshold 0.5."""
+    """Return the share of rows classified wrongly at the threshold 0.5; smaller is better."""
     return float(np.mean((probability > 0.5) != (y > 0.5)))
 
 
 def precision(y: np.ndarray, probability: np.ndarray) -> float:
-    """True positives among predicted positives; 0 where none is predicted."""
+    """Return the share of true positives among predicted ones, 0 if there are none.
+
+    Larger is better.
+    """
     predicted = probability > 0.5
     return float(np.sum(predicted & (y > 0.5)) / max(int(np.sum(predicted)), 1))
 
 
 def recall(y: np.ndarray, probability: np.ndarray) -> float:
-    """True positives among actual positives; 0 where there are none."""
+    """Return the share of actual positives that are predicted, 0 if there are none.
+
+    Larger is better.
+    """
     actual = y > 0.5
     return float(np.sum((probability > 0.5) & actual) / max(int(np.sum(actual)), 1))
 
 
 def f1(y: np.ndarray, probability: np.ndarray) -> float:
-    """Harmonic mean of precision and recall; 0 where undefined."""
+    """Return the harmonic mean of precision and recall, 0 if undefined; larger is better."""
     p, r = precision(y, probability), recall(y, probability)
     return 2 * p * r / (p + r) if p + r > 0 else 0.0

@@ -1,1 +1,1 @@
-"""From a fitted q to draws, predictions and labelled output."""
+"""Turns a fitted variational distribution into draws, predictions and labelled results."""

@@ -1,6 +1,8 @@
-"""Results in the forms of ArviZ: the posterior as a labelled DataTree, and leave-one-out
-cross-validation, the expected log predictive density of every row without itself, with the weights
-of :mod:`nghvi.posterior.pointwise`."""
+"""Results for ArviZ: the posterior as a labelled DataTree, and leave-one-out cross-validation.
+
+Leave-one-out estimates the log predictive density of every row given all other rows, with the
+weights of :mod:`nghvi.posterior.pointwise`.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -33,15 +35,16 @@ DIMS = {
 def to_datatree(
     posterior: MixedPosterior, draws: int, seed: int, observed: Observed | None = None
 ) -> Any:
-    """One chain of equally weighted draws, dimensions named after the data.
+    """Return one chain of equally weighted draws, with dimensions named after the data.
 
-    Groups ``posterior`` and ``sample_stats``; with rows also ``posterior_predictive``,
-    ``log_likelihood`` and ``observed_data``, all of the same joint draws.
+    The tree has the groups ``posterior`` and ``sample_stats`` and, with ``observed`` rows,
+    ``posterior_predictive``, ``log_likelihood`` and ``observed_data``, all from the same joint
+    draws.
     """
     from arviz_base import from_dict
 
     theta, effects = posterior.joint(draws, seed)
-    # A tree takes a slash for a step on a path.
+    # A DataTree reads a slash in a name as a path.
     values = {k.replace("1/", "inverse_"): v for k, v in posterior.at(theta, effects).items()}
     names = posterior.names
     if not names.effects:
@@ -80,7 +83,7 @@ def to_datatree(
 
 
 def _statistics(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.ndarray]:
-    """log p(y, theta) on the fitted scale, where it is cheap and exact; log q(theta)."""
+    """Return log q(theta) and, where exact and cheap, log p(y, theta), on the fitted scale."""
     model, data = posterior.model, posterior.data
     found = {"log_q": np.asarray(_log_density(posterior.inference.q, jnp.asarray(theta)))}
     if model.marginal_is_exact and model.integration_is_cheap:
@@ -111,11 +114,11 @@ def _rows(
 
 @dataclasses.dataclass(repr=False)
 class Loo(ELPDData):
-    """The result of arviz-stats, with a sentence that says what its k-hats mean."""
+    """The leave-one-out result of arviz-stats, with a sentence on what its k-hats mean."""
 
     @property
     def num_unreliable(self) -> int:
-        """Rows whose k-hat is too large."""
+        """The number of rows whose k-hat is too large."""
         return int(np.sum(np.asarray(self.pareto_k) > self.good_k))
 
     @property
@@ -125,12 +128,12 @@ class Loo(ELPDData):
         if not self.num_unreliable:
             return (
                 f"k-hat is below {self.good_k:.2f} in all {rows} rows (largest {largest:.2f}): the "
-                "estimate can be trusted."
+                "estimate is reliable."
             )
         return (
             f"k-hat is above {self.good_k:.2f} in {self.num_unreliable} of {rows} rows (largest "
-            f"{largest:.2f}): these rows are so influential that what a fit without them would "
-            "say is not known, and the sum is likely too high; score held-out rows instead "
+            f"{largest:.2f}): these rows are so influential that the draws cannot tell what a fit "
+            "without them would say, and the sum is likely too high. Score held-out rows instead "
             "(log_score after K fits), or refit without these rows."
         )
 
@@ -139,7 +142,7 @@ class Loo(ELPDData):
 
 
 def psis_loo(pieces: Iterable[Float[np.ndarray, "s c"]]) -> Loo:
-    """From log likelihoods of all draws, some rows at a time."""
+    """Estimate leave-one-out from log likelihoods, all draws of a piece of rows at a time."""
     found = []
     for piece in pieces:
         draws = len(piece)

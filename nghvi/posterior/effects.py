@@ -1,9 +1,9 @@
-"""Effects of groups at rows, known groups and new ones, of one grouping factor or of several.
+"""The effects of known and new groups at rows, for one grouping factor or several.
 
-A row's predictor is h'beta + sum_f z_f' alpha_f with one level per factor f. Given theta the known
-levels have their exact conditional; levels never seen are independent of it, N(0, Omega_f).
-What the posterior asks of a model's effects are the verbs of :class:`EffectsAtRows`; a model with
-other effects registers its own at :func:`effects_of`.
+A row's predictor is h'beta + sum_f z_f' alpha_f, with one level of every factor f. Given theta, the
+effects of known levels have their exact conditional distribution; those of levels never seen are
+independent of it, N(0, Omega_f). The posterior asks for a model's effects through the methods of
+:class:`EffectsAtRows`; a model with other effects registers its own class with :func:`effects_of`.
 """
 
 import functools
@@ -31,7 +31,7 @@ from nghvi.models.several_factors import Effects, SeveralFactors, WithFactors
 from nghvi.priors import EffectsPrior
 
 ROWS_AT_ONCE = 20_000
-"""Rows whose groups' covariances are looked up together; bounds memory."""
+"""How many rows look up their group's covariance at a time; bounds memory."""
 
 Predictor = tuple[Float[Array, " n"], Float[Array, " n"]]
 """Mean and variance of a part of every row's predictor."""
@@ -42,9 +42,9 @@ Moments = tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]
 class EffectsAtRows(eqx.Module):
     """The effects of a model with one grouping factor.
 
-    ``parts``: the data of all known groups, one part after the other. ``codes``: the position of
-    each row's group among the known ones, beyond them a number per new group; with several factors
-    a column per factor.
+    In its methods, ``parts`` are the data of all known groups: those of the fit, then those that
+    were added. ``codes`` hold the position of each row's group among the known groups; new groups
+    have further numbers, one each. With several factors, ``codes`` have one column per factor.
     """
 
     model: MixedModel
@@ -60,27 +60,27 @@ class EffectsAtRows(eqx.Module):
         return (self.model.effects_prior,)
 
     def num_known(self, parts: tuple[Data, ...]) -> Int[np.ndarray, "..."]:
-        """How many levels are known: a number, or one per factor."""
+        """Return how many levels are known: one number, or an array with one per factor."""
         return np.array(sum(part.num_groups for part in parts))
 
     def in_pairs(self, data: Data) -> bool:
-        """Whether draws that are averaged should come in pairs of opposite deviations."""
+        """Return whether draws that are averaged should come in pairs of opposite deviations."""
         return False
 
     def precision_factors(self, params: MixedParams) -> tuple[Float[Array, "r r"], ...]:
-        """The Cholesky factor of the effects' precision, one per factor."""
+        """Return the Cholesky factor of the effects' precision, one per factor."""
         return (self.model.precision_factor(params),)
 
     def labelled(self, data: Data, tables: Effects) -> Effects:
-        """Tables in the order of the levels' labels."""
+        """Return tables of effects with their rows in the order of the levels' labels."""
         return (data.in_original_order(tables[0]),)
 
     def draw(self, key: Key, params: MixedParams, data: Data) -> Effects:
-        """A draw of the effects of all levels of some data, in the order of their labels."""
+        """Draw the effects of all levels in some data; rows are in the order of their labels."""
         return self.labelled(data, (self.model.draw_effects(key, params, data),))
 
     def draw_all(self, key: Key, params: MixedParams, parts: tuple[Data, ...]) -> Effects:
-        """A draw of the effects of all known levels, those that were added later included."""
+        """Draw the effects of all known levels, including those that were added after the fit."""
         keys = jax.random.split(key, len(parts))
         drawn = [self.draw(k, params, part) for k, part in zip(keys, parts, strict=True)]
         return tuple(map(jnp.concatenate, zip(*drawn, strict=True)))
@@ -88,7 +88,7 @@ class EffectsAtRows(eqx.Module):
     def with_new(
         self, known: Effects, params: MixedParams, key: Key, number: tuple[int, ...]
     ) -> Effects:
-        """Tables with so many more levels of every factor, drawn from the population."""
+        """Append to every factor's table ``number`` new levels, drawn from the population."""
         keys = [key] if len(known) == 1 else jax.random.split(key, len(known))
         parts = zip(known, keys, self.precision_factors(params), number, strict=True)
         return tuple(
@@ -99,7 +99,7 @@ class EffectsAtRows(eqx.Module):
     def at_rows(
         self, design: Float[Array, "n r"], tables: Effects, codes: Int[Array, "n ..."]
     ) -> Float[Array, " n"]:
-        """sum_f z_f' alpha_f, from tables of all levels that codes name."""
+        """Return sum_f z_f' alpha_f for every row, from tables with a row for every code."""
         levels = codes.reshape(len(design), -1).T
         parts = zip(self._split(design), tables, levels, strict=True)
         found = (jnp.sum(z * table[at], axis=1) for z, table, at in parts)
@@ -115,9 +115,10 @@ class EffectsAtRows(eqx.Module):
         codes: Int[Array, "n ..."],
         parts: tuple[Data, ...],
     ) -> Predictor:
-        """Mean and variance of the effects' part of every row given theta.
+        """Return mean and variance of the effects' part of every row's predictor given theta.
 
-        The last of ``draw`` is a standard normal for levels whose effects must be drawn.
+        ``draw`` is a key, the parameters, and a standard normal for levels whose effects have to
+        be drawn.
         """
         key, params, standard = draw
         number = self.num_known(parts)
@@ -132,13 +133,13 @@ class EffectsAtRows(eqx.Module):
             lambda: self._draw_for_predictor(key, params, standard, parts),
             lambda: tuple(jnp.zeros((k, r)) for k, r in levels),
         )
-        # One direction suffices: a new level's part of the predictor has variance z' Omega z. It is
-        # the same in all rows, so that a row's prediction does not depend on the others.
+        # One normal suffices: a new level's part of the predictor has variance z' Omega z. All rows
+        # share it, so that the prediction of a row does not depend on the others.
         new = jnp.sqrt(rows.population) * standard
         return self.at_rows(rows.design, tables, rows.position) + new, jnp.zeros(len(design))
 
     def are_integrated(self, data: Data) -> bool:
-        """Whether predictions know the effects' distribution given theta, which is normal then."""
+        """Return whether effects are integrated out of predictions; they are normal given theta."""
         return self.model.response.conjugate
 
     def _at_known(
@@ -175,7 +176,7 @@ class EffectsAtRows(eqx.Module):
     def _conditional(
         self, params: MixedParams, parts: tuple[Data, ...]
     ) -> tuple[Float[Array, "k r"], Float[Array, "k r r"]]:
-        """Conditional means and covariances of all groups, in the order of their labels."""
+        """Return conditional means and covariances of all groups, in the order of their labels."""
         means, covariances = [], []
         for part in parts:
             mean, covariance = conjugate.moments(self.model.conditional(params, part))
@@ -184,29 +185,30 @@ class EffectsAtRows(eqx.Module):
         return jnp.concatenate(means), jnp.concatenate(covariances)
 
     def mean_squares(self, params: MixedParams, data: Data) -> Float[Array, " r"]:
-        """Mean square over the rows of every column with effects."""
+        """Return the mean square of every column with effects, over the rows of the data."""
         coef, random = self.model.all_coef(params), self.model.random
         moments = data.moments(lambda x: self.model.features(params, x), coef, random)
         return jnp.diagonal(jnp.sum(moments.gram, axis=-1)) / moments.num_rows
 
     def moments(self, key: Key, params: MixedParams, data: Data) -> Moments:
-        """Means and covariances of the effects given theta, in the data's own order.
+        """Return means and covariances of the effects given theta, in the data's own order.
 
-        Where they have no closed form: one draw, and covariances of 0.
+        Where they have no closed form, the means are one draw and the covariances are 0.
         """
         return (self.model.effect_moments(key, params, data),)
 
 
 class AtKnown(NamedTuple):
-    """Rows as known levels see them, and what the others add."""
+    """The design of some rows for known levels, and the variance that new levels add."""
 
     design: Float[Array, "n r"]
     """Columns with effects; 0 where a row's level is new."""
     white: list[Float[Array, "n r"]]
-    """The design in units of the effects' sds, one entry per factor."""
+    """The design for effects whitened by their covariance, one matrix per factor."""
     position: Int[Array, "n ..."]
+    """Codes of the rows' levels; those of new levels are replaced by a valid one."""
     population: Float[Array, " n"]
-    """Variance of the effects of new levels."""
+    """Variance that the effects of new levels add to the predictor."""
 
 
 class FactorsAtRows(EffectsAtRows):
@@ -244,10 +246,10 @@ class FactorsAtRows(EffectsAtRows):
 
 
 class SummedFactorsAtRows(FactorsAtRows):
-    """With a Gaussian response: levels that a row names together are correlated.
+    """The effects of several factors with a Gaussian response, where levels of a row correlate.
 
-    Where there are too many covariances, effects are drawn instead, in pairs of opposite
-    deviations, whose average has no error.
+    If there are too many covariances to keep, effects are drawn instead, in pairs of opposite
+    deviations from their mean, so that the average of a pair is exact.
     """
 
     model: SeveralFactors
@@ -283,7 +285,7 @@ class SummedFactorsAtRows(FactorsAtRows):
 
 @functools.singledispatch
 def effects_of(model: Any) -> EffectsAtRows:
-    """The effects of a model at rows."""
+    """Return the object through which the posterior asks for a model's effects."""
     return EffectsAtRows(model)
 
 
@@ -298,7 +300,10 @@ def average_moments(
     params: MixedParams,
     to_raw: tuple[Float[Array, "r r"], ...],
 ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "k r"]], ...]:
-    """E[alpha] and E[alpha^2] of every factor over draws of theta, without storing draws."""
+    """Return E[alpha] and E[alpha^2] of every factor over draws of theta, storing no draws.
+
+    ``to_raw`` has one matrix per factor, which maps its effects to the scale of the data.
+    """
 
     def add(total: tuple, draw: tuple[Key, MixedParams]) -> tuple[tuple, None]:
         found = []
@@ -324,7 +329,7 @@ def _row_variance(
     design: list[Float[Array, "n r"]],
     level: list[Int[Array, " n"]],
 ) -> Float[Array, " n"]:
-    """z' Cov z of rows with one level of every factor, in the order in which those were given."""
+    """Return z' Cov z of rows; ``design`` and ``level`` list the factors in their given order."""
     first = plan.order[0]
     own = covariance.own[level[first]]
     total = jnp.einsum("ni,nij,nj->n", design[first], own, design[first])

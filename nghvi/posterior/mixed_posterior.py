@@ -1,8 +1,8 @@
 """The posterior of a fitted mixed model, on the scale of the user's data.
 
-Draws of theta come from the weighted pool; given theta the effects are drawn from their exact
-conditional. For a linear model everything is mapped back to raw columns; a network keeps its
-standardised inputs and only the response is mapped back.
+Draws of theta come from the weighted pool; given theta, effects are drawn from their exact
+conditional distribution. For a linear model everything is mapped back to the raw columns; for a
+network the inputs stay standardised and only the response is mapped back.
 """
 
 import itertools
@@ -32,11 +32,11 @@ from nghvi.networks import Identity
 from nghvi.posterior.effects import average_moments, effects_of
 
 FEW = 100
-"""Draws of theta that are averaged over where each takes long."""
+"""How many draws of theta are averaged if each of them is expensive."""
 
 
 class GroupingFactor(NamedTuple):
-    """Names of what one of several grouping factors has."""
+    """The names of one of several grouping factors, of its effects and of its levels."""
 
     name: str
     effects: tuple[str, ...]
@@ -44,20 +44,23 @@ class GroupingFactor(NamedTuple):
 
 
 class Named(NamedTuple):
-    """Names of what a model has."""
+    """The names of a model's features, effects and groups."""
 
     features: tuple[str, ...]
     effects: tuple[str, ...]
     """Names of the effects; with several factors those of all, such as ``intercept | month``."""
     groups: np.ndarray
-    """Labels of the groups; empty where there are several factors, which have their own."""
+    """Labels of the groups; empty if there are several factors, each of which has its own."""
     factors: tuple[GroupingFactor, ...] = ()
 
     @staticmethod
     def of_factors(
         features: tuple[str, ...], effects: list[tuple[str, ...]], levels: Mapping[str, np.ndarray]
     ) -> "Named":
-        """Names of a model with several factors; ``levels`` by name, in their order."""
+        """Return the names of a model with several factors.
+
+        ``effects`` and ``levels`` list the factors in the same order.
+        """
         each = zip(levels.items(), effects, strict=True)
         factors = tuple(GroupingFactor(name, own, labels) for (name, labels), own in each)
         flat = tuple(f"{effect} | {f.name}" for f in factors for effect in f.effects)
@@ -65,18 +68,18 @@ class Named(NamedTuple):
 
     @property
     def labels(self) -> Groups:
-        """Labels of all groups; by factor where there are several."""
+        """Labels of all groups; a dictionary by factor if there are several factors."""
         return {factor.name: factor.levels for factor in self.factors} or self.groups
 
     @property
     def blocks(self) -> list[slice]:
-        """Where the effects of every factor stand among all; all of them where there is one."""
+        """The positions of every factor's effects among all effects."""
         sizes = [len(factor.effects) for factor in self.factors] or [len(self.effects)]
         return [slice(a, b) for a, b in itertools.pairwise((0, *itertools.accumulate(sizes)))]
 
     @property
     def correlations(self) -> dict[str, tuple[int, int]]:
-        """Every two effects of a factor, by the name of their correlation."""
+        """The positions of every pair of effects of a factor, by the name of their correlation."""
         found = {}
         for f, block in enumerate(self.blocks):
             own = self.factors[f].effects if self.factors else self.effects
@@ -88,40 +91,40 @@ class Named(NamedTuple):
 
 
 class MixedPosterior(NamedTuple):
-    """A fitted mixed model."""
+    """The posterior of a fitted mixed model, with scales and names to report it in."""
 
     inference: Inference
     scaling: Scaling
     names: Named
     added: tuple[Data, ...] = ()
-    """Groups conditioned on after the fit, in the order in which they were added."""
+    """Data of groups that were added after the fit, in that order."""
 
     @property
     def parts(self) -> tuple[Data, ...]:
-        """The data of all known groups."""
+        """The data of all known groups: those of the fit, then those added since."""
         return (self.data, *self.added)
 
     @property
     def model(self) -> MixedModel:
-        """The fitted model (on the fitted scale)."""
+        """The fitted model, which works on the fitted scale."""
         return cast(MixedModel, self.inference.model)
 
     @property
     def data(self) -> Data:
-        """The training data in the form the model reads."""
+        """The training data in the form that the model reads."""
         return self.inference.data
 
     def response_of(self, x: np.ndarray) -> Response:
-        """The response, told what it knows about rows on the fitted scale."""
+        """Return the response with the facts that rows on the fitted scale hold about it."""
         number = self.model.num_facts
         return self.model.response.given(x[:, -number:] if number else None)
 
     def log_units(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """What log densities of rows on the fitted scale exceed those on the raw scale by."""
+        """Return by how much log densities on the fitted scale exceed those on the raw scale."""
         return np.log(self.scaling.y_scale) * self.response_of(x).has_density(y)
 
     def maps(self) -> tuple[np.ndarray, np.ndarray]:
-        """Matrices that take fitted coefficients and effects to the raw scale."""
+        """Return the matrices that map fitted coefficients and effects to the raw scale."""
         q, random = len(self.names.features), self.model.random
         if not isinstance(self.model.trunk, Identity):
             return self.scaling.y_scale * np.eye(q), self.scaling.y_scale * np.eye(len(random))
@@ -131,53 +134,55 @@ class MixedPosterior(NamedTuple):
     def with_groups(
         self, x: np.ndarray, y: np.ndarray, labels: Any, column: Any
     ) -> tuple["MixedPosterior", np.ndarray]:
-        """Also conditioned on rows of new groups, and the codes of these rows.
+        """Return the posterior conditioned on rows of new groups as well, and these rows' codes.
 
-        ``x``, ``y``: on the fitted scale; ``column``: where the labels stand, for messages.
+        ``x`` and ``y`` are on the fitted scale; ``column`` is the name of the group column, which
+        messages mention.
         """
         if labels is None:
-            raise DataError("the model has no group column: there are no groups to add.")
+            raise DataError("the model has no group column, so there are no groups to add.")
         if isinstance(labels, tuple):
             raise DataError(
-                "add_groups with several grouping factors is not supported yet: fit again with "
-                "the new rows, or predict new levels from the population."
+                "add_groups is not supported for several grouping factors: refit with the new "
+                "rows, or predict new levels from the population (which='population')."
             )
         levels, codes = np.unique(labels, return_inverse=True)
         before = self.names.groups
         known = levels[encode_groups(levels, before) >= 0]
         if known.size:
             raise DataError(
-                f"group {known[0]!r} is known already: add_groups takes new groups only."
+                f"group {known[0]!r} is already known: add_groups takes only new groups, so leave "
+                "its rows out or refit with them."
             )
         names = self.names._replace(groups=joined(before, levels, column))
         part = prepare(self.model, Rows.from_arrays(x, y, codes, len(levels)))
         return self._replace(names=names, added=(*self.added, part)), codes + len(before)
 
     def check(self) -> None:
-        """Raise an error if the parts do not fit together, as those of an altered file may not.
+        """Raise an error if the parts are inconsistent, as those of an altered file may be.
 
-        Shapes are followed through everything that is computed from them; nothing is computed.
+        Only shapes are traced through later computations; no numbers are computed.
         """
         pool, scaling, names = self.inference.pool, self.scaling, self.names
         numbers = (pool.theta, pool.weight, scaling.centre, scaling.scale, scaling.y_centre)
         if not all(np.isfinite(np.asarray(each, float)).all() for each in numbers):
-            raise DataError("draws or scales are not finite.")
+            raise DataError("draws or scales are not finite")
         if not (np.all(scaling.scale) and np.isfinite(scaling.y_scale) and scaling.y_scale > 0):
-            raise DataError("a scale is 0 or not finite.")
+            raise DataError("a scale is 0 or not finite")
         if pool.theta.shape != (len(pool.weight), np.asarray(self.inference.q.centre).size):
-            raise DataError("draws, weights and the family differ in size.")
+            raise DataError("draws, weights and the variational distribution differ in size")
         if len(names.effects) != len(self.model.random):
-            raise DataError("effects have other names than columns.")
+            raise DataError("the number of effects differs from the number of their names")
         if names.factors:
             labels = [len(factor.levels) for factor in names.factors]
             if labels != list(self.data.num_levels):
-                raise DataError("there are other levels than labels.")
+                raise DataError("the number of levels differs from the number of their labels")
         elif names.effects and len(names.groups) != sum(part.num_groups for part in self.parts):
-            raise DataError("there are other groups than labels.")
+            raise DataError("the number of groups differs from the number of their labels")
         key, theta = jax.random.split(jax.random.key(0), 1), jax.device_put(pool.theta[:1])
         params = eqx.filter_eval_shape(unravel_draws, self.model, self.data, theta)
         if params.coef.shape[-1] != len(names.features):
-            raise DataError("coefficients have other names than columns.")
+            raise DataError("the number of coefficients differs from the number of their names")
         eqx.filter_eval_shape(precision_factors, self.model, params)
         for part in self.parts:
             if names.effects and not isinstance(part, StreamedRows):
@@ -185,9 +190,10 @@ class MixedPosterior(NamedTuple):
                 eqx.filter_eval_shape(_average_moments, self.model, part, *settings)
 
     def features_are_constant(self) -> bool:
-        """Whether the network gives every row the same features (at the centre of q).
+        """Return whether the network gives every row the same features, at the centre of q.
 
-        Looks at rows from all over the data, since neighbours may have the same inputs.
+        About a thousand rows from all over the data are compared, since neighbours may have the
+        same inputs.
         """
         if isinstance(self.model.trunk, Identity):
             return False
@@ -197,17 +203,17 @@ class MixedPosterior(NamedTuple):
         return bool(np.ptp(features, axis=0).max() < 1e-12)
 
     def globals_at(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """coef, effects_cov and what the response reports at each row of theta, raw scale."""
+        """Return coef, effects_cov and the response's own parameters, raw, for rows of theta."""
         return self.globals_of(unravel_draws(self.model, self.data, theta))
 
     @np.errstate(over="ignore", invalid="ignore")  # a fit that failed may hold anything
     def globals_of(self, params: MixedParams) -> dict[str, np.ndarray]:
-        """coef, effects_cov and what the response reports for draws of named parameters."""
+        """Return the same as :meth:`globals_at` for draws of named parameters."""
         coef_map, effects_map = self.maps()
         coef = np.asarray(_coefs(self.model, params)) @ coef_map.T
         coef[:, 0] += self.scaling.y_centre  # 0 unless the first feature is the intercept
         lower = np.array(precision_factors(self.model, params))
-        # A precision that has underflowed has no inverse: not a number, as people shall see.
+        # A precision that has underflowed has no inverse, which NaN makes visible.
         lower[(np.diagonal(lower, axis1=1, axis2=2) == 0).any(axis=1)] = np.nan
         root = effects_map @ np.linalg.inv(lower).transpose(0, 2, 1)
         reported = self.model.response.reported(
@@ -220,11 +226,14 @@ class MixedPosterior(NamedTuple):
         }
 
     def joint(self, number: int, seed: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws of theta, (S, m), and every factor's effects, (S, K, r), fitted scale."""
+        """Return joint draws of theta, (S, m), and of every factor's effects, (S, K, r).
+
+        Both are on the fitted scale.
+        """
         if isinstance(self.data, StreamedRows):
             raise DataError(
-                f"draws of the effects of {self.data.num_groups} groups on disk do not fit into "
-                "memory: use group_effects(), or predictions for the rows you need."
+                f"draws of the effects of {self.data.num_groups} groups on disk would not fit into "
+                "memory; use group_effects(), or predict the rows you need."
             )
         theta = self.inference.pool.resample(number, np.random.default_rng(seed))
         keys = jax.random.split(jax.random.key(seed), (len(self.parts), number))
@@ -235,7 +244,10 @@ class MixedPosterior(NamedTuple):
         return theta, tuple(np.concatenate(own, axis=1) for own in zip(*drawn, strict=True))
 
     def at(self, theta: np.ndarray, effects: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
-        """Globals and effects of joint draws on the raw scale; ``effects[month]`` of a factor."""
+        """Return globals and effects of joint draws on the raw scale, by name.
+
+        With several factors the names are of the form ``effects[month]``.
+        """
         found, to_raw = self.globals_at(theta), self.maps()[1]
         if not self.names.factors:
             return {**found, "effects": effects[0] @ to_raw.T}
@@ -247,14 +259,14 @@ class MixedPosterior(NamedTuple):
         return found
 
     def draws(self, number: int, seed: int) -> dict[str, np.ndarray]:
-        """Joint draws of globals and effects, raw scale."""
+        """Return joint draws of globals and effects on the raw scale, by name."""
         return self.at(*self.joint(number, seed))
 
     def effect_moments(self, most: int = 2000) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Posterior mean and sd of the effects of every factor, (K, r) each, on the raw scale.
+        """Return posterior mean and sd of every factor's effects, (K, r) each, on the raw scale.
 
-        Averages each draw's exact conditional moments where they are known: no sampling noise
-        but that of theta.
+        Where conditional moments given theta are known exactly, they are averaged over at most
+        ``most`` draws of theta, whose number is then the only source of sampling noise.
         """
         number, pool, rng = self._affordable(), self.inference.pool, np.random.default_rng(0)
         theta = pool.resample(min(most, number), rng) if number > FEW else pool.few(FEW, rng)
@@ -295,7 +307,7 @@ def _coefs(model: MixedModel, params: MixedParams) -> Array:
 
 @program
 def precision_factors(model: MixedModel, params: MixedParams) -> Float[Array, "s r r"]:
-    """Cholesky factors of the effects' precision, for parameters with a leading axis."""
+    """Return Cholesky factors of the effects' precision for parameters with a leading axis."""
     return jax.vmap(model.precision_factor)(params)
 
 
@@ -305,7 +317,7 @@ def _features(model: MixedModel, data: Data, theta: Array, x: Array) -> Array:
 
 
 def params_at(model: MixedModel, data: Data, theta: Array) -> MixedParams:
-    """Named parameters of one theta."""
+    """Return the named parameters that one vector theta holds."""
     return unraveller(model, data)(theta)
 
 

@@ -1,12 +1,11 @@
-"""What a posterior says about observed rows, one by one.
+"""What a posterior says about each observed row.
 
-Log likelihoods and replicates are those of joint draws (theta_s, effects_s): log p(y_i | eta_si)
-with eta_si = h_i'beta_s + z_i'alpha_sk. The distribution function is that of the predictive
-mixture, P(Y_i <= y_i), with the effects integrated out where that is exact.
+Log likelihoods, replicates and distribution functions are given joint draws (theta_s, effects_s):
+log p(y_i | eta_si) with eta_si = h_i'beta_s + z_i'alpha_sk, for instance.
 
-What is expected of row i without row i is a weighted average over the draws, with weights
+The prediction of row i from all other rows is a weighted average over the draws, with weights
 1 / p(y_i | draw), the largest of them smoothed (PSIS). k-hat is the Pareto shape of the weights:
-where it is large a row is so influential that the draws of the whole fit do not tell what a fit
+where it is large, the row is so influential that the draws of the whole fit cannot tell what a fit
 without it would say.
 """
 
@@ -28,7 +27,7 @@ from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 from nghvi.recipes.importance import pareto_smoothed
 
 NUMBERS_AT_ONCE = 2e7
-"""Numbers (draws times rows) that are in memory together."""
+"""How many numbers, draws times rows, are in memory at a time."""
 
 
 class Observed(NamedTuple):
@@ -39,7 +38,7 @@ class Observed(NamedTuple):
     y: Any
 
     def pieces(self, size: int) -> Iterator[tuple["Observed", int]]:
-        """Rows in pieces of one length, the last filled up; with how many of them count."""
+        """Yield pieces of equal length, the last one padded, each with its number of real rows."""
         size = min(size, padded(len(self.y)))
         for start in range(0, len(self.y), size):
             index = np.arange(start, start + size)
@@ -48,11 +47,11 @@ class Observed(NamedTuple):
 
 
 Value = Callable[[Response, Key, Array, Array, Array], Any]
-"""What is wanted of a row: a function of (response, key, y, eta, dispersion)."""
+"""A function of (response, key, y, eta, dispersion) that computes something for every row."""
 
 
 class Given(NamedTuple):
-    """What one draw of everything else says about a response."""
+    """What the model says about a response given one draw of parameters and effects."""
 
     log_density: Any
     mean: Any
@@ -64,19 +63,19 @@ class Given(NamedTuple):
 
 
 def log_likelihood(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Array:
-    """Log density of y."""
+    """Return the log density of y."""
     return response.log_prob(y, eta, dispersion)
 
 
 def judged(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Given:
-    """Density, moments and distribution function at y."""
+    """Return log density, moments and distribution function at y."""
     known = (eta, jnp.zeros_like(eta), dispersion)
     around = response.around(y, *known)
     return Given(response.log_prob(y, eta, dispersion), *response.moments(*known), *around)
 
 
 def replicate(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Array:
-    """Another response in place of y."""
+    """Draw another response in place of y."""
     return response.sample(key, eta, dispersion)
 
 
@@ -88,7 +87,7 @@ def by_rows(
     observed: Observed,
     seed: int = 0,
 ) -> Iterator[Any]:
-    """A value (or several) of every draw and row, shape (draws, rows), some rows at a time."""
+    """Yield ``value`` of every draw and row, shape (draws, rows), one piece of rows at a time."""
     size = max(1, int(NUMBERS_AT_ONCE // len(theta)))
     draws = jnp.asarray(theta), jax.tree.map(jnp.asarray, effects)
     for i, (piece, number) in enumerate(observed.pieces(size)):
@@ -105,7 +104,7 @@ def raw_log_likelihood(
     observed: Observed,
     seed: int = 0,
 ) -> Iterator[np.ndarray]:
-    """That of every draw and row on the scale of the data, some rows at a time."""
+    """Yield the log likelihood of every draw and row, raw scale, one piece of rows at a time."""
     units = posterior.log_units(observed.x, observed.y)
     for piece in by_rows(posterior, log_likelihood, theta, effects, observed, seed):
         yield piece - units[: piece.shape[1]]
@@ -133,17 +132,19 @@ def _by_rows(
 
 
 class LeftOut(NamedTuple):
-    """Predictions of every row without itself, on the fitted scale."""
+    """Predictions of every row from all other rows, on the fitted scale."""
 
     mean: Float[np.ndarray, " n"]
     sd: Float[np.ndarray, " n"]
     below: Float[np.ndarray, " n"]
+    """P(Y < y)."""
     up_to: Float[np.ndarray, " n"]
+    """P(Y <= y)."""
     k_hat: Float[np.ndarray, " n"]
 
 
 def leave_out(pieces: Iterable[Given]) -> LeftOut:
-    """Moments and distribution function of every row, averaged with its weights."""
+    """Average moments and distribution function of every row with its leave-one-out weights."""
     found = []
     for piece in pieces:
         log_weight, k_hat = pareto_smoothed(-piece.log_density.T)

@@ -1,6 +1,6 @@
 """Posterior predictions for known groups, for groups never seen, and without effects.
 
-A draw theta_j of the posterior makes the linear predictor of a row with features h normal::
+Given a draw theta_j, the linear predictor of a row with features h is normal::
 
     known group     N(h'(beta + m_k), z'V_k z)     m_k, V_k: conditional moments given the data
     unseen group    N(h'beta, z'Omega z)           its effects come from the population
@@ -38,17 +38,17 @@ class Request(NamedTuple):
 
     x: Float[np.ndarray, "n d"]
     codes: Int[np.ndarray, "n ..."]
-    """Position of the row's group among the known ones; beyond them, one number per unseen group.
+    """Position of each row's group among the known groups; unseen groups have further numbers.
 
-    A column per factor where there are several.
+    With several factors there is one column per factor.
     """
     effects: bool
-    """Whether to predict with effects at all."""
+    """Whether predictions include effects."""
     draws: int
     seed: int
 
     def rows(self, start: int, stop: int) -> "Request":
-        """Some of the rows, their number padded so that few programs are compiled."""
+        """Return some of the rows, padded to one of few lengths so that few programs compile."""
         x, codes = self.x[start:stop], self.codes[start:stop]
         more = padded(len(x)) - len(x)
         filled = np.concatenate([x, np.repeat(x[:1], more, axis=0)])
@@ -56,15 +56,15 @@ class Request(NamedTuple):
         return self._replace(x=filled, codes=repeated)
 
     def distinct(self) -> tuple["Request", Int[np.ndarray, " n"]]:
-        """The rows that differ in inputs or group, and which of them each row is."""
+        """Return the rows that differ in inputs or group, and which of them each row equals."""
         first, index = distinct_rows(np.column_stack([self.x, self.codes]))
         return self._replace(x=self.x[first], codes=self.codes[first]), index
 
 
 def held(posterior: MixedPosterior, request: Request) -> tuple[MixedPosterior, Request]:
-    """The posterior with the rows of the groups asked for in memory, and the request for it.
+    """Load the rows on disk that belong to the groups of a request; return both for memory.
 
-    Rows on disk are read for the groups of the request only.
+    Data that are in memory already stay as they are.
     """
     data = posterior.data
     if not isinstance(data, StreamedRows):
@@ -82,20 +82,20 @@ Draw = tuple[Key, Float[Array, "... m"], Float[Array, "..."]]
 
 
 class Inputs(NamedTuple):
-    """What the compiled programs read; draws of theta have a leading axis."""
+    """The arguments of the compiled programs; draws of theta have a leading axis."""
 
     model: MixedModel
     parts: tuple[Data, ...]
     keys: Key
     theta: Float[Array, "s m"]
     standard: Float[Array, " s"]
-    """One standard normal per draw, stratified: an unseen group's effect, in units of its sd."""
+    """One standard normal per draw, stratified: an unseen group's effect in units of its sd."""
     x: Float[Array, "n d"]
     codes: Int[Array, "n ..."]
 
     @staticmethod
     def of(posterior: MixedPosterior, request: Request, *, averaged: bool = True) -> "Inputs":
-        """Draws of theta for a request; ``averaged``: no more than their mixture is wanted."""
+        """Draw theta for a request; with ``averaged`` only the mixture over draws will be used."""
         rng = np.random.default_rng(request.seed)
         theta = posterior.inference.pool.resample(request.draws, rng)
         keys = jax.random.split(jax.random.key(request.seed), request.draws)
@@ -107,12 +107,12 @@ class Inputs(NamedTuple):
 
     @property
     def draws(self) -> "Draw":
-        """What to map over."""
+        """The key, theta and standard normal of every draw."""
         return self.keys, self.theta, self.standard
 
 
 def _in_pairs(theta: np.ndarray, keys: Key, standard: np.ndarray) -> tuple:
-    """Every second draw is the opposite of the one before: what is drawn has the right mean."""
+    """Make every second draw the mirror image of the one before, so that their mean is exact."""
     first = 2 * (np.arange(len(theta)) // 2)
     sign = np.where(np.arange(len(theta)) % 2, -1.0, 1.0)
     return theta[first], keys[first], np.abs(standard[first]) * sign
@@ -121,7 +121,7 @@ def _in_pairs(theta: np.ndarray, keys: Key, standard: np.ndarray) -> tuple:
 def inputs_once(
     posterior: MixedPosterior, request: Request
 ) -> tuple[Inputs, Int[np.ndarray, " n"], Int[Array, " padded"]]:
-    """Inputs that differ, which of them each row has, and the same padded."""
+    """Return the distinct inputs, which of them each row has, and these positions padded."""
     posterior, request = held(posterior, request)
     distinct, index = request.distinct()
     inputs = Inputs.of(posterior, distinct.rows(0, len(distinct.x)))
@@ -129,13 +129,14 @@ def inputs_once(
 
 
 def filled(values: np.ndarray, size: int) -> np.ndarray:
-    """Values with zeros after them."""
+    """Return values padded with zeros."""
     return np.concatenate([values, np.zeros(size - len(values), values.dtype)])
 
 
 NUMBERS_AT_ONCE = 4e7
+"""How many numbers, draws times rows, are in memory at a time for quantiles."""
 CLOSE_ENOUGH, MOST_STEPS = 1e-7, 60
-"""In sds, how near a quantile is found, and in how many steps at most."""
+"""How closely a quantile is found, in predictive sds, and in how many steps at most."""
 
 
 class Predicted(NamedTuple):
@@ -144,11 +145,11 @@ class Predicted(NamedTuple):
     mean: Float[np.ndarray, " n"]
     sd: Float[np.ndarray, " n"]
     log_density: Float[np.ndarray, " n"]
-    """Log predictive density at y; of no meaning without one."""
+    """Log predictive density at y; meaningless if no y was given."""
 
 
 def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = None) -> Predicted:
-    """Predictive moments, and densities at y."""
+    """Return predictive moments of each row, and log predictive densities at y."""
     n = len(request.x)
     inputs, index, which = inputs_once(posterior, request)
     observed = jax.device_put(filled(np.zeros(n) if y is None else y, len(which)))
@@ -157,14 +158,14 @@ def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = 
 
 
 def cdf(posterior: MixedPosterior, request: Request, y: np.ndarray) -> Float[np.ndarray, " n"]:
-    """P(Y <= y) of every row's predictive distribution."""
+    """Return P(Y <= y) of each row's predictive distribution."""
     return around(posterior, request, y)[1]
 
 
 def around(
     posterior: MixedPosterior, request: Request, y: np.ndarray
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """P(Y < y) and P(Y <= y) of every row's predictive distribution."""
+    """Return P(Y < y) and P(Y <= y) of each row's predictive distribution."""
     inputs, _, which = inputs_once(posterior, request)
     observed = jax.device_put(filled(y, len(which)))
     below, up_to = map(np.asarray, _around(inputs, which, observed, request.effects))
@@ -174,7 +175,7 @@ def around(
 def interval(
     posterior: MixedPosterior, request: Request, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Central predictive interval of each row: quantiles of the mixture, not of draws."""
+    """Return both ends of each row's central interval: quantiles of the mixture, not of draws."""
     posterior, request = held(posterior, request)
     tails = jnp.array([0.5 - level / 2, 0.5 + level / 2])
     step = max(1, int(NUMBERS_AT_ONCE // request.draws))
@@ -189,12 +190,12 @@ def interval(
 
 
 def sample(posterior: MixedPosterior, request: Request) -> Float[np.ndarray, "s n"]:
-    """Joint predictive draws: one theta and one set of effects per draw, shared within groups."""
+    """Draw responses jointly: one theta and one set of effects per draw, shared within groups."""
     return _joint_draws(posterior, request, noise=True)
 
 
 def predictor_draws(posterior: MixedPosterior, request: Request) -> Float[np.ndarray, "s n"]:
-    """Joint draws of every row's mean response, theta and effects as in :func:`sample`."""
+    """Draw every row's mean response jointly; theta and effects are as in :func:`sample`."""
     return _joint_draws(posterior, request, noise=False)
 
 
@@ -204,7 +205,7 @@ def _joint_draws(
     n = len(request.x)
     posterior, request = held(posterior, request)
     inputs = Inputs.of(posterior, request.rows(0, n), averaged=False)
-    # One more than the codes ask for at most, rounded: effects of groups never seen.
+    # At least one unseen group more than the codes name, rounded so that few programs compile.
     num_known = effects_of(posterior.model).num_known(posterior.parts)
     beyond = np.atleast_1d(request.codes.max(axis=0, initial=0) + 2 - num_known)
     number = tuple(max(padded(int(each)), 1) for each in beyond)
@@ -215,7 +216,7 @@ def _joint_draws(
 def _accumulate(
     inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
 ) -> tuple[Array, Array, Array]:
-    """Mean and sd of each input, log density of each y at its input, without storing draws."""
+    """Return mean and sd of each input, and the log density of each y, without storing draws."""
     model = inputs.model
     response, of_rows = model.response_at(inputs.x), model.response_at(inputs.x[which])
 
@@ -224,7 +225,7 @@ def _accumulate(
         location, variance, dispersion = _predictor(inputs, draw, effects)
         mean, spread = response.moments(location, variance, dispersion)
         density = of_rows.log_predictive(y, location[which], variance[which], dispersion)
-        # Welford's update: nothing cancels if the mean is large against its own variation.
+        # Welford's update: no digits cancel if the mean is large relative to its variation.
         average, square, log_sum = total
         moved = average + (mean - average) / number
         square = square + spread + (mean - average) * (mean - moved)
@@ -241,7 +242,7 @@ def _accumulate(
 def _around(
     inputs: Inputs, which: Int[Array, " n"], y: Float[Array, " n"], effects: bool
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Mean over draws of the predictive distribution function below and at each y."""
+    """Return P(Y < y) and P(Y <= y) averaged over draws."""
     response = inputs.model.response_at(inputs.x[which])
 
     def add(total: tuple[Array, Array], draw: Draw) -> tuple[tuple[Array, Array], None]:
@@ -277,7 +278,7 @@ def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l 
         return jnp.mean(jnp.exp(found), axis=0)
 
     def find(level: Array) -> Array:
-        # Cantelli's inequality: no distribution has its quantile farther out.
+        # Cantelli's inequality: no distribution has its quantile farther from the mean.
         ends = first - sd * jnp.sqrt(1 / level - 1), last + sd * jnp.sqrt(level / (1 - level))
         if support.discrete:
             return _least_value(up_to, level, ends, support)
@@ -287,7 +288,7 @@ def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l 
         found, ends = _point(up_to, density, level, (low, high), guess, CLOSE_ENOUGH * usual)
         if not support.closed:
             return found
-        # Ends that hold probability are quantiles themselves.
+        # An end of the support that has probability of its own may be the quantile.
         stuck = (ends[0] == low) & (low == support.low)
         found = jnp.where(stuck, support.low, found)
         return jnp.where((ends[1] == high) & (high == support.high), support.high, found)
@@ -299,7 +300,7 @@ Ends = tuple[Float[Array, " n"], Float[Array, " n"]]
 
 
 def _narrowed(level: Array, at: Array, up_to: Array, ends: Ends) -> Ends:
-    """The ends between which a quantile is, known the probability up to a point between."""
+    """Narrow the bracket of a quantile by the probability ``up_to`` a point inside it."""
     below = up_to < level
     return jnp.where(below, at, ends[0]), jnp.where(below, ends[1], at)
 
@@ -307,7 +308,7 @@ def _narrowed(level: Array, at: Array, up_to: Array, ends: Ends) -> Ends:
 def _least_value(
     up_to: Callable[[Array], Array], level: Array, ends: Ends, support: Support
 ) -> Float[Array, " n"]:
-    """The least whole number with that probability up to it, by bisection."""
+    """Return the least whole number up to which there is that probability, by bisection."""
     whole = jnp.floor(ends[0]) - 1, jnp.ceil(ends[1])
     low, high = (jnp.clip(end, support.low - 1, support.high) for end in whole)
 
@@ -326,9 +327,10 @@ def _point(
     guess: Float[Array, " n"],
     close: Float[Array, " n"],
 ) -> tuple[Float[Array, " n"], Ends]:
-    """Where the probability reaches a level: Newton's steps, halves where they lead out.
+    """Find where the probability reaches a level by Newton steps, or bisection if they lead out.
 
-    Incomplete functions are expensive, and five or so steps do instead of thirty halves.
+    Distribution functions are expensive: about five Newton steps replace thirty bisections.
+    Returns the point and its final bracket.
     """
 
     def step(state: tuple[Array, Array, Array, Ends]) -> tuple[Array, Array, Array, Ends]:
@@ -336,7 +338,7 @@ def _point(
         probability = up_to(at)
         ends = _narrowed(level, at, probability, ends)
         ahead = at + (level - probability) / jnp.maximum(density(at), np.finfo(float).tiny)
-        # An end itself is inside: a step that has arrived stays there.
+        # The ends count as inside, so that a search that has arrived at one stays there.
         inside = (ends[0] <= ahead) & (ahead <= ends[1])
         ahead = jnp.where(inside, ahead, 0.5 * (ends[0] + ends[1]))
         return count + 1, ahead, jnp.abs(ahead - at), ends
@@ -353,7 +355,7 @@ def _point(
 def _draw(
     inputs: Inputs, effects: bool, num_new: tuple[int, ...], noise: bool
 ) -> Float[Array, "s n"]:
-    """Responses, or without noise their means, for every draw of theta and the effects."""
+    """Return responses, or without ``noise`` their means, for every draw of theta and effects."""
     model, of_groups = inputs.model, effects_of(inputs.model)
     response = model.response_at(inputs.x)
 
@@ -376,7 +378,7 @@ def _draw(
 def _predictor(
     inputs: Inputs, draw: Draw, effects: bool
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " c"]]:
-    """Location and variance of the linear predictor of every row given theta; dispersion."""
+    """Return location and variance of every row's predictor given theta, and the dispersion."""
     model, (key, theta, standard) = inputs.model, draw
     params: MixedParams = params_at(model, inputs.parts[0], theta)
     h = model.features(params, inputs.x)

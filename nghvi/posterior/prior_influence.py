@@ -1,14 +1,14 @@
 """What the priors of a model mean, and whether they matter.
 
-**What they mean.** Priors are stated on the fitted scale and for standard deviations, inverse
-covariances or logarithms. Draws from them, mapped to the raw scale as the posterior's draws are,
-say what they mean in the units of the data.
+**What they mean.** Priors are stated on the fitted scale, for standard deviations, inverse
+covariances or logarithms. Draws from them, mapped to the raw scale like draws of the posterior,
+show what they mean in the units of the data.
 
-**Whether they matter.** Power scaling of prior and likelihood (Kallioinen et al., 2024). With
-p(theta | y) prop. to p(theta)^a p(y | theta)^b, how fast does the posterior of each parameter
-change with a, and with b, at a = b = 1? Draws are not repeated but weighted anew, by p(theta)^(a-1)
-or p(y | theta)^(b-1). The change is the cumulative Jensen-Shannon distance for a doubling of a
-(or b); 0.05 is what a normal distribution has for a shift of its mean by a quarter of its sd.
+**Whether they matter.** Power scaling of prior and likelihood (Kallioinen et al., 2024): with
+p(theta | y) proportional to p(theta)^a p(y | theta)^b, how fast does the posterior of each
+parameter change with a, and with b, at a = b = 1? Instead of sampling again, draws are reweighted
+by p(theta)^(a-1) or p(y | theta)^(b-1). The change is the cumulative Jensen-Shannon distance for a
+doubling of a (or b); it is 0.05 for a normal distribution whose mean moves by a quarter of its sd.
 
 Random effects are integrated out: their distribution given Omega belongs to the likelihood.
 """
@@ -31,26 +31,27 @@ from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 
 PRIOR_DRAWS = 2**16
+"""How many draws the quantiles of a prior come from; they are cheap."""
 QUANTILES = {"q2.5": 0.025, "q50": 0.5, "q97.5": 0.975}
 
 
 def draw_prior(posterior: MixedPosterior, number: int, seed: int) -> MixedParams:
-    """Parameters drawn from the prior on the fitted scale; weights of a network stay as fitted."""
+    """Draw parameters from the prior, fitted scale; the weights of a network stay as fitted."""
     start = params_at(posterior.model, posterior.data, posterior.inference.q.centre)
     return posterior.model.sample_prior(np.random.default_rng(seed), number, start)
 
 
 def quantiles_of(values: np.ndarray) -> dict[str, float]:
-    """Quantiles of draws by name."""
+    """Return the quantiles of draws by name."""
     return {label: float(np.quantile(values, level)) for label, level in QUANTILES.items()}
 
 
 def stated_priors(posterior: MixedPosterior) -> dict[str, str]:
-    """The prior of every reported parameter in words, by its name."""
+    """Return the prior of every reported parameter as text, by its name."""
     model, (features, effects, *_) = posterior.model, posterior.names
     sds = np.broadcast_to(np.asarray(model.priors.coef_sd, float), len(features))
     said = {name: f"N(0, {sd:.4g}^2)" for name, sd in zip(features, sds, strict=True)}
-    if model.response.takes_intercept:  # which is reported by the response
+    if model.response.takes_intercept:  # the response reports it then
         said.pop(features[0])
     said |= model.response.stated_priors(model.priors)
     for i, name in enumerate(effects):
@@ -65,7 +66,7 @@ def stated_priors(posterior: MixedPosterior) -> dict[str, str]:
 def weight_rows(
     posterior: MixedPosterior, params: MixedParams
 ) -> dict[str, dict[str, str | float]]:
-    """The prior of a weight of each layer of a network: statement and quantiles."""
+    """Return the prior of a weight in each layer of a network, as text and by quantiles."""
     priors, rng = posterior.model.priors, np.random.default_rng(0)
     rows: dict[str, dict[str, str | float]] = {}
     if not isinstance(posterior.model.trunk, Identity):
@@ -74,7 +75,7 @@ def weight_rows(
             if priors.weight_sd is not None:
                 said, sd = f"N(0, {priors.weight_sd:.4g}^2)", np.asarray(priors.weight_sd)
             else:
-                # One draw has shape weights.shape[1:]; its first axis are the layer's outputs.
+                # One draw has shape weights.shape[1:], whose first axis is the layer's outputs.
                 shape = weights.shape[1:]
                 fan_in = math.prod(shape) // shape[0] if len(shape) > 1 else 1
                 said = f"N(0, s^2 / {fan_in}), log s ~ N(0, 1)"
@@ -85,22 +86,24 @@ def weight_rows(
 
 
 THRESHOLD = 0.05
-"""Sensitivity from which a prior, or the likelihood, counts as one that matters."""
+"""Sensitivity from which on a prior, or the likelihood, is said to matter."""
 POWERS = (0.99, 1.01)
+"""Powers between which the change of a posterior is measured."""
 DRAWS = 4000
+"""How many draws of the posterior are reweighted."""
 
 
 class Powers(NamedTuple):
-    """Equally weighted draws with the two log densities that are raised to powers."""
+    """Equally weighted draws with the logs of the two densities that are raised to powers."""
 
     theta: Float[np.ndarray, "s m"]
     log_prior: Float[np.ndarray, " s"]
-    """Of what the priors are stated for: powers of a density depend on its coordinates."""
+    """In the coordinates that priors are stated in: powers of a density depend on coordinates."""
     log_likelihood: Float[np.ndarray, " s"]
 
 
 def powers(posterior: MixedPosterior, draws: int = DRAWS, seed: int = 0) -> Powers:
-    """Draws of the posterior with log prior and log likelihood, up to constants."""
+    """Draw from the posterior; return log prior and log likelihood up to constants as well."""
     inference = posterior.inference
     theta = inference.pool.resample(draws, np.random.default_rng(seed))
     found = _log_priors(posterior.model, posterior.data, jax.device_put(theta))
@@ -127,8 +130,8 @@ def _log_density(q: Variational, theta: Array) -> Array:
 
 
 def power_weights(log_density: Float[np.ndarray, " s"], power: float) -> Float[np.ndarray, " s"]:
-    """Normalised weights that raise a component to ``power``, the largest ones smoothed."""
-    if np.ptp(log_density) < 1e-8:  # a flat component: nothing changes, and there is no tail
+    """Return normalised weights that raise a density to ``power``, the largest ones smoothed."""
+    if np.ptp(log_density) < 1e-8:  # a flat density: nothing changes, and there is no tail
         return np.full(len(log_density), 1 / len(log_density))
     from arviz_stats.base import array_stats  # it loads matplotlib and xarray
 
@@ -138,7 +141,7 @@ def power_weights(log_density: Float[np.ndarray, " s"], power: float) -> Float[n
 
 
 def sensitivity(values: Float[np.ndarray, " s"], log_density: Float[np.ndarray, " s"]) -> float:
-    """How fast the distribution of ``values`` changes with the power of a component."""
+    """Return how fast the distribution of ``values`` changes with the power of a density."""
     if np.ptp(values) == 0:
         return 0.0
     from arviz_stats.base import array_stats
@@ -151,7 +154,7 @@ def sensitivity(values: Float[np.ndarray, " s"], log_density: Float[np.ndarray, 
 
 
 def diagnosis(prior: float, likelihood: float) -> str:
-    """What the two sensitivities say, in words."""
+    """Return what the two sensitivities mean, in words."""
     if not np.isfinite(prior):
         return "unknown"
     if prior < THRESHOLD:

@@ -1,4 +1,4 @@
-"""Tables of weighted draws: mean, sd and quantiles of every number, by name."""
+"""Tables that summarise weighted draws: mean, sd and quantiles of every number, by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,16 +9,13 @@ import pandas as pd
 from nghvi._core.errors import InputError
 
 LEVEL = 0.9
-"""Probability of an interval unless another is given."""
+"""Default probability of an interval."""
 MOST_SHOWN = 200
-"""Rows of a table that are printed."""
+"""How many rows of a table are printed at most."""
 
 
 class Summary(pd.DataFrame):
-    """A table that is printed with all of its columns and up to 200 rows, whatever pandas' options.
-
-    Otherwise it is a data frame like any other.
-    """
+    """A data frame that prints all of its columns and up to 200 rows, whatever pandas' options."""
 
     @property
     def _constructor(self) -> type["Summary"]:
@@ -37,19 +34,21 @@ def _shown(number: float) -> str:
 
 @np.errstate(over="ignore", invalid="ignore")  # a fit that failed may hold anything
 def described(scalars: Mapping[Any, np.ndarray], weight: np.ndarray, level: float) -> Summary:
-    """Weighted moments and quantiles of every entry, one value per draw.
+    """Return weighted moments and quantiles of draws, one row per name.
 
-    ``level``: probability of the central interval, whose ends are columns named by percentage.
+    ``scalars`` holds one value per draw for every name, ``weight`` the weights of the draws.
+    ``level`` is the probability of the central interval; its ends are the columns ``q5`` and
+    ``q95``, for example.
     """
     if not 0 < level < 1:
-        raise InputError(f"level={level!r}: give a probability between 0 and 1, such as 0.9.")
+        raise InputError(f"level={level!r}: it must be a probability between 0 and 1, such as 0.9.")
     tail = (1 - level) / 2
     probabilities = (tail, 0.5, 1 - tail)
     columns = ["mean", "sd", *(f"q{100 * p:.10g}" for p in probabilities)]
     rows = []
     for values in scalars.values():
         mean = weight @ values
-        # Squares of values in units of the largest: those of a variance in raw units may overflow.
+        # Squares are of values in units of the largest: those of raw variances may overflow.
         unit = max(np.abs(values - mean).max(), np.finfo(float).tiny)
         sd = unit * np.sqrt(weight @ ((values - mean) / unit) ** 2)
         order = np.argsort(values)

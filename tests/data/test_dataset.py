@@ -191,7 +191,7 @@ def test_a_model_file_holds_no_rows_and_says_where_they_are(on_disk, frame, tmp_
     population = loaded.predict(new, which="population")
     moved.rename(place)
     np.testing.assert_allclose(population, on_disk.predict(new, which="population"), rtol=1e-12)
-    with pytest.raises(nghvi.DataError, match="do not fit into memory"):
+    with pytest.raises(nghvi.DataError, match="would not fit into memory"):
         on_disk.posterior_draws()
 
 

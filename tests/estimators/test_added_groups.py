@@ -88,9 +88,9 @@ def test_adding_twice_is_adding_once(fitted, extended):
 
 
 def test_refused_additions(fitted, extended):
-    with pytest.raises(DataError, match=r"group .*500.* is known already"):
+    with pytest.raises(DataError, match=r"group .*500.* is already known"):
         extended.add_groups(NEW, Y_NEW)
-    with pytest.raises(DataError, match="is known already"):
+    with pytest.raises(DataError, match="is already known"):
         fitted.add_groups(FRAME[COLUMNS], FRAME["y"])
     with pytest.raises(DataError, match="y has 3"):
         fitted.add_groups(NEW, Y_NEW[:3])

@@ -232,7 +232,7 @@ def test_influential_rows_are_pointed_at():
     assert found.num_unreliable == 1
     assert "1 of 5 rows" in found.meaning
     assert found.meaning in str(found)
-    assert "can be trusted" in psis_loo([well_behaved]).meaning
+    assert "is reliable" in psis_loo([well_behaved]).meaning
     astray = psis_loo([1e6 * wild])
     assert astray.num_unreliable == 1
     assert np.isfinite(astray.elpd)

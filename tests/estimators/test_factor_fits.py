@@ -192,7 +192,9 @@ def test_curves_and_sensitivity(fitted, rows):
     dependence = interpret.partial_dependence(fitted, "x", rows, grid=grid)
     expected = [fitted.predict(rows.assign(x=value)).mean() for value in grid]
     np.testing.assert_allclose(dependence["mean"], expected, atol=0.05)
-    with pytest.raises(nghvi.InputError, match="curves of groups need one grouping factor"):
+    with pytest.raises(
+        nghvi.InputError, match="curves of single groups need a model with one grouping factor"
+    ):
         interpret.lek_profile(fitted, "x", groups=[100])
     sensitivity = fitted.prior_sensitivity()
     assert sensitivity.loc["noise_var", "likelihood"] > sensitivity.loc["noise_var", "prior"]
@@ -368,7 +370,7 @@ def test_counts_are_kept_and_checked(counted, counts, tmp_path):
         "intercept | firm",
         "intercept | month",
     ]
-    with pytest.raises(nghvi.InputError, match="icc: the model must be linear, with a Gaussian"):
+    with pytest.raises(nghvi.InputError, match="icc needs a linear model with a Gaussian response"):
         interpret.icc(counted)
 
 

@@ -304,8 +304,8 @@ def test_fields_of_another_kind_and_parts_that_do_not_fit_are_refused(model, pat
     refused(edit(*scaling, "y_scale", value="wide"), "y_scale of Scaling holds a str")
     refused(edit(*scaling, "y_scale", value=0), "do not fit together .*a scale is 0")
     refused(edit(*scaling, "y_centre", value={"float": "nan"}), "not finite")
-    refused(edit(*names, "features", value={"tuple": ["a"]}), "other names than columns")
-    refused(edit(*names, "effects", value={"tuple": []}), "other names than columns")
+    refused(edit(*names, "features", value={"tuple": ["a"]}), "number of coefficients differs")
+    refused(edit(*names, "effects", value={"tuple": []}), "number of effects differs")
     refused(edit(*names, "groups", value=5), "groups of Named holds a int")
     refused(edit(*names, "features", value=["a"]), "features of Named holds a list")
 
