@@ -205,6 +205,8 @@ def icc(estimator: MixedEstimator, level: float = LEVEL) -> Summary:
     names, pool = posterior.names, posterior.inference.pool
     parts = posterior.data.factors if names.factors else (posterior.data,)
     labels = [factor.name for factor in names.factors] or [str(estimator.group_)]
+    if "noise" in labels:
+        raise DataError("icc: the grouping factor 'noise' has the name of a result; rename it.")
     params = unravel_draws(model, posterior.data, pool.theta)
     lower = np.asarray(precision_factors(model, params))
     omega = np.linalg.inv(lower @ lower.transpose(0, 2, 1))

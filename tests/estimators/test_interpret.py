@@ -207,6 +207,13 @@ def test_complaints_name_the_culprit(linear, frame, inputs):
             call()
 
 
+def test_a_group_column_called_noise_is_not_taken_for_noise(frame):
+    renamed = frame.rename(columns={"g": "noise"})
+    model = nghvi.MixedRegressor("noise").fit(renamed[["noise", "a"]], frame["y"])
+    with pytest.raises(nghvi.DataError, match="grouping factor 'noise' .*rename it"):
+        interpret.icc(model)
+
+
 def test_quantiles_of_the_inputs_outlive_a_file(linear, inputs, tmp_path):
     linear.save(tmp_path / "model.nghvi")
     loaded = nghvi.load(tmp_path / "model.nghvi")
