@@ -5,7 +5,7 @@
 Data cannot tell s below some unit c from zero, and a prior that is flat there leaves log s a long
 tail to the left that no Gaussian has. To the right of zero u is a logarithm; to the left s falls as
 Phi does, so a density that is flat in s is normal in u. The factor 4 makes the Kullback-Leibler
-distance of the best Gaussian least (:mod:`nghvi.models.scales` has figures).
+distance of the best Gaussian least (:mod:`nghvi.models.parameters` has figures).
 """
 
 import jax

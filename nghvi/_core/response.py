@@ -1,13 +1,16 @@
 """What a response distribution is: all that is known about y, in one place.
 
-Its support and what is wrong with observations outside it; its link; its own parameters with
-their prior and start; density, distribution function, moments and sampler given eta. Nobody else
-asks what kind of response there is. A response is written for vectors of observations and knows
-nothing about inference. ``eta`` is the linear predictor (fixed plus random part); ``dispersion``
-the response's own unconstrained parameters, an array of shape (num_dispersion,).
+A response states its support and what is wrong with observations outside it; its link; its own
+parameters with their prior and start; density, distribution function, moments and sampler given
+eta. No other code asks which response there is. A response is written for vectors of observations
+and knows nothing about inference. ``eta`` is the linear predictor (fixed plus random part);
+``dispersion`` holds the response's own unconstrained parameters, an array of shape
+(num_dispersion,).
 """
 
 import abc
+import dataclasses
+import math
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
@@ -17,8 +20,62 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from nghvi._core.errors import InputError
-from nghvi._core.support import Support, offenders
 from nghvi._typing import Key, Scalar
+
+MOST_SHOWN = 3
+"""Offending values that an error message shows, with their rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Support:
+    """The numbers from ``low`` to ``high``: all of them, or the whole ones if ``discrete``.
+
+    Finite ends of a discrete support belong to it, those of an interval only if it is ``closed``.
+    Ends may be arrays with one number per row.
+    """
+
+    low: Any = -math.inf
+    high: Any = math.inf
+    discrete: bool = False
+    closed: bool = False
+
+    @property
+    def two_valued(self) -> bool:
+        """Whether an observation is one of two values."""
+        return self.discrete and np.ndim(self.high) == 0 and self.high - self.low == 1
+
+    def holds(self, y: np.ndarray) -> np.ndarray:
+        """Whether each value belongs to the support; one that is not a number does not."""
+        y = np.asarray(y, float)
+        if self.discrete:
+            return np.isfinite(y) & (y >= self.low) & (y <= self.high) & (y == np.round(y))
+        if self.closed:
+            return np.isfinite(y) & (y >= self.low) & (y <= self.high)
+        return np.isfinite(y) & (y > self.low) & (y < self.high)
+
+    def before(self, y: Any) -> Any:
+        """The largest value below y; y itself on an interval, where P(Y < y) = P(Y <= y)."""
+        return y - 1 if self.discrete else y
+
+    def __str__(self) -> str:
+        kind = "whole numbers" if self.discrete else "numbers"
+        if np.ndim(self.low) or np.ndim(self.high):
+            return f"{kind} between the ends that its row has"
+        if math.isinf(self.low) and math.isinf(self.high):
+            return f"finite {kind}"
+        if math.isinf(self.high):
+            return f"{kind} {'from' if self.discrete else 'above'} {self.low:g}"
+        return f"{kind} {'from' if self.discrete else 'between'} {self.low:g} " + (
+            f"to {self.high:g}" if self.discrete else f"and {self.high:g}"
+        )
+
+
+def offenders(y: np.ndarray, outside: np.ndarray) -> str:
+    """The first values that are outside, with their rows, in words."""
+    where = np.flatnonzero(outside)
+    shown = ", ".join(f"{y[i]:g} in row {i}" for i in where[:MOST_SHOWN])
+    more = len(where) - MOST_SHOWN
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 class ResponseError(InputError):

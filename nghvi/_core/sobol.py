@@ -62,7 +62,7 @@ def sobol(
     scrambled = (lower @ digits & 1).astype(np.uint32)
     columns = np.sum(scrambled << place[::-1, None], axis=1, dtype=np.uint32)
     points = shift[None].astype(np.uint32)
-    for column in columns.T[:log2_points]:
+    for column in np.transpose(columns)[:log2_points]:
         # The Gray codes of the next 2^k numbers are those of the last 2^k backwards, with digit k.
         points = np.concatenate([points, points[::-1] ^ column])
     return points / 2.0**DIGITS

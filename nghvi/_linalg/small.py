@@ -1,24 +1,34 @@
-"""Cholesky factors of many small matrices at once, batch axis last.
+"""Cholesky factors of many matrices at once, batch axis last.
 
 LAPACK is called once per matrix; for the sizes of random effects the call costs more than
 the arithmetic. Up to ``UNROLL`` columns the algorithms are written out column by column, so that
-every operation runs over the whole batch; larger matrices go to :mod:`nghvi._linalg.lapack`.
+every operation runs over the whole batch.
+
+Larger matrices go to LAPACK, batch axis first, one piece of the batch after another. jaxlib divides
+a large batch between the threads of a pool and waits for them on a thread of that pool. Two such
+calls at once on two cores have no thread left that could do the work, and wait forever. Pieces
+below ``LARGEST_PIECE`` operations are worked off by the thread that asked.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
-from nghvi._linalg import lapack
-
 UNROLL = 9
+LARGEST_PIECE = 200_000
+LARGEST_SOLVE = 600
+"""Columns of a matrix that is inverted by solves; larger ones take half the time in halves."""
 
 
 def cholesky(matrix: Float[Array, "r r k"]) -> Float[Array, "r r k"]:
     """Lower Cholesky factor of each ``matrix[:, :, k]``."""
     r = matrix.shape[0]
     if r > UNROLL:
-        return jnp.moveaxis(lapack.cholesky(jnp.moveaxis(matrix, -1, 0)), 0, -1)
+        return jnp.moveaxis(lapack_cholesky(jnp.moveaxis(matrix, -1, 0)), 0, -1)
     columns: list[Array] = []
     for j in range(r):
         rest = matrix[j:, j]
@@ -35,7 +45,7 @@ def solve_lower(
     """Solve ``lower x = right`` (or with ``lower'``) for each member of the batch."""
     r = lower.shape[0]
     if r > UNROLL:
-        half = lapack.inverse_lower(jnp.moveaxis(lower, -1, 0))
+        half = lapack_inverse_lower(jnp.moveaxis(lower, -1, 0))
         return jnp.einsum("kji,jk->ik" if transpose else "kij,jk->ik", half, right)
     x: list[Array] = [right[0]] * r
     order = range(r - 1, -1, -1) if transpose else range(r)
@@ -54,7 +64,7 @@ def inverse_lower(lower: Float[Array, "r r ..."]) -> Float[Array, "r r ..."]:
         return lower
     if r > UNROLL:
         batch = lower if lower.ndim == 3 else lower[..., None]
-        found = jnp.moveaxis(lapack.inverse_lower(jnp.moveaxis(batch, -1, 0)), 0, -1)
+        found = jnp.moveaxis(lapack_inverse_lower(jnp.moveaxis(batch, -1, 0)), 0, -1)
         return found.reshape(lower.shape)
     rows: list[Array] = []
     for i in range(r):
@@ -94,7 +104,88 @@ def _log_evidence_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 def inverse(root: Float[Array, "r r k"]) -> Float[Array, "r r k"]:
     """(R R')^-1 for each factor."""
     if root.shape[0] > UNROLL:
-        half = lapack.inverse_lower(jnp.moveaxis(root, -1, 0))
+        half = lapack_inverse_lower(jnp.moveaxis(root, -1, 0))
         return jnp.einsum("kai,kaj->ijk", half, half)
     half = inverse_lower(root)
     return sum((row[:, None] * row[None] for row in half), jnp.zeros_like(root))
+
+
+def _in_pieces(of: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """``of`` one matrix for a batch of them, also where the batch comes from ``vmap``."""
+
+    @custom_vmap
+    def apply(batch: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
+        fit = (LARGEST_PIECE - 1) // max(1, batch.shape[-1] ** 3)
+        return jax.lax.map(of, batch, batch_size=max(1, fit))
+
+    @apply.def_vmap
+    def flatten(axis_size: int, in_batched: list[bool], batch: Array) -> tuple[Array, bool]:
+        return apply(batch.reshape(-1, *batch.shape[2:])).reshape(batch.shape), True
+
+    return apply
+
+
+_cholesky_in_pieces = _in_pieces(
+    lambda matrix: jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
+)
+_inverse_lower_in_pieces = _in_pieces(
+    lambda lower: solve_triangular(lower, jnp.eye(lower.shape[-1]), lower=True)
+)
+
+
+def _inverse_by_halves(lower: Float[Array, "r r"]) -> Float[Array, "r r"]:
+    """(L L')^-1 by products of halves: triangular solves do not know where the identity is zero."""
+    r = lower.shape[-1]
+    if r <= LARGEST_SOLVE:
+        return cho_solve((lower, True), jnp.eye(r))
+    half = r // 2
+    first, below, last = lower[:half, :half], lower[half:, :half], lower[half:, half:]
+    corner = _inverse_by_halves(last)
+    through = solve_triangular(first, below.T, lower=True, trans=1).T
+    side = corner @ through
+    top = _inverse_by_halves(first) + through.T @ side
+    return jnp.block([[top, -side.T], [-side, corner]])
+
+
+_inverse_in_pieces = _in_pieces(_inverse_by_halves)
+
+
+@jax.custom_jvp
+def lapack_cholesky(matrix: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
+    """Lower Cholesky factors; the upper triangle is never read."""
+    return _cholesky_in_pieces(matrix)
+
+
+@jax.custom_jvp
+def lapack_inverse_lower(lower: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
+    """Inverses of lower triangular matrices."""
+    return _inverse_lower_in_pieces(lower)
+
+
+@lapack_cholesky.defjvp
+def _lapack_cholesky_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # dL = L Phi(L^-1 dA L^-T), Phi: the lower triangle with half the diagonal.
+    lower = lapack_cholesky(primals[0])
+    half_inverse = lapack_inverse_lower(lower)
+    symmetric = jnp.tril(tangents[0]) + jnp.tril(tangents[0], -1).mT
+    inner = half_inverse @ symmetric @ half_inverse.mT
+    half = jnp.tril(inner) - inner * jnp.eye(inner.shape[-1]) / 2
+    return lower, lower @ half
+
+
+@lapack_inverse_lower.defjvp
+def _lapack_inverse_lower_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    found = lapack_inverse_lower(primals[0])
+    return found, -found @ jnp.tril(tangents[0]) @ found
+
+
+@jax.custom_jvp
+def lapack_inverse(lower: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
+    """(L L')^-1 of lower triangular matrices."""
+    return _inverse_in_pieces(lower)
+
+
+@lapack_inverse.defjvp
+def _lapack_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    found, half = lapack_inverse(primals[0]), jnp.tril(tangents[0]) @ primals[0].mT
+    return found, -found @ (half + half.mT) @ found

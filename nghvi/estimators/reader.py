@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import pandas as pd
 
-from nghvi._core.response import Response
-from nghvi._core.support import offenders
+from nghvi._core.response import Response, offenders
 from nghvi.data import Rows
 from nghvi.data.coding import Coding
 from nghvi.data.frame import (

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nghvi._core.errors import warn
-from nghvi._core.response import Response
-from nghvi._core.support import offenders
+from nghvi._core.response import Response, offenders
 from nghvi.data.frame import (
     Cells,
     DataError,

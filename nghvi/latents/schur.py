@@ -23,7 +23,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from nghvi._core.draws import flat_normal
-from nghvi._linalg import lapack, small
+from nghvi._linalg import small
 from nghvi._typing import Key, Scalar
 from nghvi.data.elimination import Cells, Elimination, Step, Update, pairs_of
 
@@ -108,7 +108,7 @@ def _factorise(
     corner = 1 + right @ right
     beside = jnp.zeros_like(right)
     bordered = jnp.block([[matrix, beside[:, None]], [right[None], corner[None, None]]])
-    lower = lapack.cholesky(bordered[None])[0]
+    lower = small.lapack_cholesky(bordered[None])[0]
     return lower[:-1, :-1], lower[-1, :-1]
 
 
@@ -352,7 +352,7 @@ def covariance(conditional: Conditional, plan: Elimination) -> Covariance:
     """All that rows need, whichever levels they combine: ``first x other`` columns of numbers."""
     others = jnp.zeros((0, 0))
     if plan.num_rest:
-        others = lapack.inverse(conditional.root[None])[0]
+        others = small.lapack_inverse(conditional.root[None])[0]
     for e in reversed(range(1, len(plan.steps))):
         inverse, down = _through(conditional, plan, e)
         rows = -down @ others

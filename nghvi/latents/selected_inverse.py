@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nghvi._linalg import lapack, small
+from nghvi._linalg import small
 from nghvi._typing import Scalar
 from nghvi.data.elimination import Elimination, Step, pairs_of
 from nghvi.latents import krylov, schur
@@ -169,7 +169,7 @@ def _estimated(rest: krylov.Rest, plan: Elimination, found: krylov.Solution) -> 
 
 def selected_inverse(conditional: Conditional, plan: Elimination) -> Selected:
     """Of a system whose rest is dense, if there is one."""
-    rest = lapack.inverse(conditional.root[None])[0] if plan.num_rest else None
+    rest = small.lapack_inverse(conditional.root[None])[0] if plan.num_rest else None
     return _back(conditional.eliminated, plan, rest)
 
 

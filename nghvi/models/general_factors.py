@@ -16,7 +16,7 @@ from nghvi.data.factors import CrossedRows
 from nghvi.data.grouped import select
 from nghvi.latents import crossed, crossed_integrals, integrate
 from nghvi.latents.rows import RowProblem, log_likelihood, whiten_design
-from nghvi.models import scales
+from nghvi.models import parameters
 from nghvi.models.mixed import MOVES
 from nghvi.models.parameters import MixedParams
 from nghvi.models.several_factors import Effects, WithFactors
@@ -79,8 +79,8 @@ class GeneralFactors(WithFactors):
         mean = float(data.rows.total(data.rows.y) / data.num_rows)
         noise = self.response.noise(mean, float(data.variance))
         if noise is None:
-            noise = min(map(scales.noise_within, factors))
-        units = [scales.units(factor, noise) for factor in factors]
+            noise = min(map(parameters.noise_within, factors))
+        units = [parameters.effects_units(factor, noise) for factor in factors]
         return dataclasses.replace(self, effects_unit=jnp.concatenate(units))
 
     def problem(self, params: MixedParams, data: CrossedRows) -> crossed.CrossedProblem:

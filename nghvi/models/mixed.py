@@ -25,9 +25,8 @@ from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
 from nghvi.latents import conjugate, drawn, integrate
 from nghvi.latents.rows import RowProblem, log_likelihood
-from nghvi.models import scales
-from nghvi.models.linear_start import LinearStart
-from nghvi.models.parameters import MixedParams, draws_of_prior
+from nghvi.models import parameters
+from nghvi.models.parameters import LinearStart, MixedParams, draws_of_prior
 from nghvi.networks import LEAST_SIZE, Identity, Skip, Trunk
 from nghvi.priors import EffectsPrior, Priors, normal_log_density
 
@@ -49,8 +48,8 @@ class MixedModel(MarginalModel):
     ``known_coef``: coefficients of the last features that are not parameters: 0 of a feature that
     has effects only, 1 of an offset. ``relative_coef``: theta holds the coefficients in units of
     :meth:`coef_unit`, in which the posterior of a response that attenuates them is less curved.
-    ``effects_unit``: theta holds Omega in the coordinates of :mod:`nghvi.models.scales` with these
-    units, and not in those of its prior. ``start``: where a network with a skip connection begins.
+    ``effects_unit``: theta holds Omega in the coordinates of :mod:`nghvi.models.parameters` with
+    these units, not in its prior's. ``start``: where a network with a skip connection starts.
     ``num_facts``: so many last columns of the inputs are not inputs of the trunk but what the
     response knows about every row, such as its trials. ``grid``: the quadrature as data, in place
     of ``num_nodes``, while a fit may refine it (:meth:`refinable`).
@@ -108,7 +107,7 @@ class MixedModel(MarginalModel):
             noise = self.response.noise(float(mean), float(data.variance))
         if not isinstance(data, LinearStatistics):
             return self
-        return dataclasses.replace(self, effects_unit=scales.units(data, noise))
+        return dataclasses.replace(self, effects_unit=parameters.effects_units(data, noise))
 
     def refined(self) -> "MixedModel":
         if self.response.conjugate or self.num_effects == 0:
@@ -198,13 +197,13 @@ class MixedModel(MarginalModel):
         """Omega in the coordinates of its prior, and the log Jacobian of the change."""
         if self.effects_unit is None:
             return params.effects, jnp.zeros(())
-        return scales.to_free(params.effects, self.effects_unit, self.effects_prior.correlated)
+        return parameters.to_free(params.effects, self.effects_unit, self.effects_prior.correlated)
 
     def effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
         """What theta holds of Omega, from the coordinates of its prior."""
         if self.effects_unit is None:
             return free
-        return scales.from_free(free, self.effects_unit, self.effects_prior.correlated)
+        return parameters.from_free(free, self.effects_unit, self.effects_prior.correlated)
 
     def log_prior(self, params: MixedParams) -> Scalar:
         weights = self.priors.log_weights(params.weights, params.weight_scale)

@@ -27,10 +27,9 @@ from nghvi.data.factors import CrossedStatistics, Sums
 from nghvi.data.panel import CrossedPanel
 from nghvi.latents import conjugate, krylov, schur
 from nghvi.latents import selected_inverse as inverse
-from nghvi.models import scales
-from nghvi.models.linear_start import LinearStart
+from nghvi.models import parameters
 from nghvi.models.mixed import MixedModel
-from nghvi.models.parameters import MixedParams
+from nghvi.models.parameters import LinearStart, MixedParams
 from nghvi.networks import Skip
 from nghvi.priors import EffectsPrior
 
@@ -138,7 +137,7 @@ class WithFactors(MixedModel):
         if self.effects_unit is None:
             return params.effects, jnp.zeros(())
         found = [
-            scales.to_free(part, unit, prior.correlated)
+            parameters.to_free(part, unit, prior.correlated)
             for (prior, part, _), unit in zip(
                 self.effects_prior.each(params.effects), self._units, strict=True
             )
@@ -151,7 +150,7 @@ class WithFactors(MixedModel):
             return free
         parts = zip(self.effects_prior.each(free), self._units, strict=True)
         return jnp.concatenate(
-            [scales.from_free(part, unit, prior.correlated) for (prior, part, _), unit in parts]
+            [parameters.from_free(part, unit, prior.correlated) for (prior, part, _), unit in parts]
         )
 
     @property
@@ -221,8 +220,8 @@ class SeveralFactors(WithFactors):
             if not isinstance(self.trunk, Skip):
                 return self
             return dataclasses.replace(self, start=LinearStart.of_factors(data, self.effects))
-        noise = min(map(scales.noise_within, data.factors))
-        units = [scales.units(factor, noise) for factor in data.factors]
+        noise = min(map(parameters.noise_within, data.factors))
+        units = [parameters.effects_units(factor, noise) for factor in data.factors]
         first, fixed = data.factors[0], slice(len(data.centre) - len(self.known_coef))
         levels = [factor.num_groups for factor in data.factors]
         spread = Spread(

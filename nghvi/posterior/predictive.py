@@ -21,7 +21,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int
 from scipy import special
 
-from nghvi._core.support import Support
+from nghvi._core.response import Support
 from nghvi._programs import program
 from nghvi._typing import Data, Key
 from nghvi.data.blocks import padded

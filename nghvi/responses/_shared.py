@@ -24,8 +24,7 @@ import numpy as np
 from jaxtyping import Array
 
 from nghvi._core import near_zero
-from nghvi._core.response import Response, ResponseError
-from nghvi._core.support import Support, offenders
+from nghvi._core.response import Response, ResponseError, Support, offenders
 from nghvi._special import log_gamma
 from nghvi._typing import Scalar
 from nghvi.priors import Priors

@@ -21,7 +21,7 @@ import numpy as np
 from jax.scipy.special import betainc
 from jaxtyping import Array
 
-from nghvi._core.support import Support
+from nghvi._core.response import Support
 from nghvi._special import digamma, log_gamma, trigamma
 from nghvi._typing import Key
 from nghvi.responses._shared import WithSpread

@@ -8,8 +8,7 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from nghvi._core.response import Response, ResponseError
-from nghvi._core.support import Support
+from nghvi._core.response import Response, ResponseError, Support
 from nghvi._special import log_expit, log_ndtr
 from nghvi._typing import Key
 from nghvi.latents import augment

@@ -15,8 +15,7 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from nghvi._core.response import ResponseError
-from nghvi._core.support import offenders
+from nghvi._core.response import ResponseError, offenders
 from nghvi._special import log_ndtr_between, slopes_between
 from nghvi.responses.gaussian import NoiseSd
 

@@ -24,8 +24,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 from scipy.special import logit, ndtri
 
-from nghvi._core.response import Response, ResponseError
-from nghvi._core.support import Support
+from nghvi._core.response import Response, ResponseError, Support
 from nghvi._special import log_expit, log_ndtr_between, slopes_between
 from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors

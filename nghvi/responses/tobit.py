@@ -14,8 +14,7 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from nghvi._core.response import ResponseError
-from nghvi._core.support import Support, offenders
+from nghvi._core.response import ResponseError, Support, offenders
 from nghvi._special import log_ndtr
 from nghvi._typing import Key
 from nghvi.responses.gaussian import NoiseSd

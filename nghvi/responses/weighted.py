@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from nghvi._core.response import ResponseError
-from nghvi._core.support import offenders
+from nghvi._core.response import ResponseError, offenders
 from nghvi._typing import Key
 from nghvi.responses.gaussian import NoiseSd
 

@@ -49,8 +49,8 @@ from nghvi.inference import Inference
 from nghvi.latents.crossed_integrals import Place
 from nghvi.methods import NaturalGradient, OrdinaryGradient
 from nghvi.models.general_factors import GeneralFactors
-from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel
+from nghvi.models.parameters import LinearStart
 from nghvi.models.several_factors import SeveralFactors, Spread
 from nghvi.networks import Identity, Perceptron, RoughPerceptron, Skip, Tamed
 from nghvi.posterior.mixed_posterior import GroupingFactor, MixedPosterior, Named

@@ -210,7 +210,7 @@ def test_complaints_name_the_culprit(linear, frame, inputs):
 def test_a_group_column_called_noise_is_not_taken_for_noise(frame):
     renamed = frame.rename(columns={"g": "noise"})
     model = nghvi.MixedRegressor("noise").fit(renamed[["noise", "a"]], frame["y"])
-    with pytest.raises(nghvi.DataError, match="grouping factor 'noise' .*rename it"):
+    with pytest.raises(nghvi.DataError, match=r"grouping factor 'noise' .*rename it"):
         interpret.icc(model)
 
 

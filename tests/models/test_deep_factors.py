@@ -11,7 +11,7 @@ from jax.scipy.stats import multivariate_normal
 
 from nghvi.data.factors import CrossedStatistics
 from nghvi.data.panel import CrossedPanel
-from nghvi.models.linear_start import LinearStart
+from nghvi.models.parameters import LinearStart
 from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity, Perceptron, Skip
 from nghvi.priors import HalfT, HuangWand, Priors

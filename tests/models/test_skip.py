@@ -23,8 +23,8 @@ from nghvi.estimators.fitting import clearly_best
 from nghvi.estimators.response_columns import RowFacts
 from nghvi.estimators.spec import Spec, Structure, follow_data
 from nghvi.families import FactorGaussian, Point
-from nghvi.models.linear_start import LinearStart
 from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.parameters import LinearStart
 from nghvi.networks import Perceptron, Skip, Tamed
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.recipes.deep import EMPHASIS, EMPHASIS_AT_FIRST, deep_recipe

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.scipy.linalg import solve_triangular
 
-from nghvi._linalg import lapack, small
+from nghvi._linalg import small
 from nghvi.data import Rows
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
@@ -33,7 +33,7 @@ def plain_inverse(lower):
 
 @pytest.mark.parametrize(
     ("ours", "plain"),
-    [(lapack.cholesky, jnp.linalg.cholesky), (lapack.inverse_lower, plain_inverse)],
+    [(small.lapack_cholesky, jnp.linalg.cholesky), (small.lapack_inverse_lower, plain_inverse)],
 )
 def test_values_and_gradients_under_vmap_equal_jax_own(ours, plain, matrices):
     weight = jnp.asarray(np.random.default_rng(1).normal(size=(R, R)))
@@ -50,7 +50,7 @@ def test_values_and_gradients_under_vmap_equal_jax_own(ours, plain, matrices):
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-8, atol=1e-12)
 
 
-SYMMETRIC = (lapack.cholesky, jnp.linalg.cholesky)
+SYMMETRIC = (small.lapack_cholesky, jnp.linalg.cholesky)
 
 
 def largest_batch(compiled_text):
@@ -62,7 +62,7 @@ def largest_batch(compiled_text):
 
 def test_the_count_sees_a_batch_that_is_too_large(matrices):
     compiled = jax.jit(jax.vmap(jnp.linalg.cholesky)).lower(matrices).compile()
-    assert largest_batch(compiled.as_text()) == DRAWS * GROUPS * R**3 > lapack.LARGEST_PIECE
+    assert largest_batch(compiled.as_text()) == DRAWS * GROUPS * R**3 > small.LARGEST_PIECE
 
 
 @pytest.mark.parametrize("effects", [3, small.UNROLL, R])
@@ -80,4 +80,4 @@ def test_no_batch_of_a_models_draws_is_shared_between_threads(effects):
 
     keys = jax.random.split(jax.random.key(0), 40)
     compiled = jax.jit(jax.vmap(everything)).lower(keys).compile()
-    assert largest_batch(compiled.as_text()) < lapack.LARGEST_PIECE
+    assert largest_batch(compiled.as_text()) < small.LARGEST_PIECE

@@ -10,7 +10,7 @@ from scipy.stats import norm
 import nghvi
 from nghvi._linalg.lowrank import packed_size
 from nghvi.data import LinearStatistics, Rows
-from nghvi.models import MixedModel, MixedParams, scales
+from nghvi.models import MixedModel, MixedParams, parameters
 from nghvi.networks import Identity
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.responses import Gaussian, Probit
@@ -27,15 +27,15 @@ def coordinates(r, correlated, seed=0):
 @pytest.mark.parametrize(("r", "correlated"), SHAPES)
 def test_the_change_of_coordinates_goes_back_and_forth(r, correlated):
     here = coordinates(r, correlated)
-    free, _ = scales.to_free(here, UNIT[:r], correlated)
-    np.testing.assert_allclose(scales.from_free(free, UNIT[:r], correlated), here, atol=1e-9)
+    free, _ = parameters.to_free(here, UNIT[:r], correlated)
+    np.testing.assert_allclose(parameters.from_free(free, UNIT[:r], correlated), here, atol=1e-9)
 
 
 @pytest.mark.parametrize("log_sd", [-30.0, -5.0, 0.0, 3.0, 50.0])
 def test_any_sd_has_coordinates(log_sd):
     free = jnp.array([2 * log_sd])
-    there = scales.from_free(free, jnp.ones(1), False)
-    np.testing.assert_allclose(scales.to_free(there, jnp.ones(1), False)[0], free, atol=1e-9)
+    there = parameters.from_free(free, jnp.ones(1), False)
+    np.testing.assert_allclose(parameters.to_free(there, jnp.ones(1), False)[0], free, atol=1e-9)
 
 
 @pytest.mark.parametrize(("r", "correlated"), SHAPES)
@@ -43,15 +43,17 @@ def test_the_log_jacobian_is_autodiffs(r, correlated):
     here = coordinates(r, correlated, seed=1)
 
     def forward(values):
-        return scales.to_free(values, UNIT[:r], correlated)[0]
+        return parameters.to_free(values, UNIT[:r], correlated)[0]
 
     expected = np.linalg.slogdet(jax.jacobian(forward)(here))[1]
-    np.testing.assert_allclose(scales.to_free(here, UNIT[:r], correlated)[1], expected, rtol=1e-10)
+    np.testing.assert_allclose(
+        parameters.to_free(here, UNIT[:r], correlated)[1], expected, rtol=1e-10
+    )
 
 
 def test_the_diagonal_holds_the_sds_whatever_the_correlations():
     here = coordinates(4, True)
-    free, _ = scales.to_free(here, UNIT, True)
+    free, _ = parameters.to_free(here, UNIT, True)
     lower = np.asarray(HuangWand().precision_factor(free, 4))
     omega = np.linalg.inv(lower @ lower.T)
     u = np.asarray(here)[[0, 2, 5, 9]]
@@ -76,7 +78,7 @@ def test_the_unit_of_a_slope_does_not_grow_with_other_effects(intercept_sd):
     sums = LinearStatistics.from_rows(Rows.from_arrays(x, y, codes, 200), (0, 1))
     square = np.bincount(codes, x[:, 1] ** 2)
     expected = (2 / np.sum((square / 0.7**2) ** 2)) ** 0.25
-    np.testing.assert_allclose(scales.units(sums, None)[1], expected, rtol=0.05)
+    np.testing.assert_allclose(parameters.effects_units(sums, None)[1], expected, rtol=0.05)
 
 
 def test_a_probits_unit_is_that_of_its_latent_variable():
@@ -85,7 +87,7 @@ def test_a_probits_unit_is_that_of_its_latent_variable():
     information = 20 * 2 / np.pi  # of a group whose y are as often 0 as 1
     expected = (2 / (50 * information**2)) ** 0.25
     sums = LinearStatistics.from_rows(rows, (0,))
-    found = scales.units(sums, Probit().noise(0.5, float(sums.variance)))
+    found = parameters.effects_units(sums, Probit().noise(0.5, float(sums.variance)))
     np.testing.assert_allclose(found, [expected], rtol=0.01)
 
 
@@ -96,7 +98,7 @@ def test_the_density_moves_by_the_jacobian_only(effects):
     plain = MixedModel(Identity(2), Gaussian(), Priors(effects=effects), (0, 1))
     model = plain.suited(data)
     here = coordinates(2, effects.correlated)
-    free, log_jacobian = scales.to_free(here, model.effects_unit, effects.correlated)
+    free, log_jacobian = parameters.to_free(here, model.effects_unit, effects.correlated)
     params = MixedParams((), jnp.zeros(2), jnp.zeros(1), here)
     moved = params._replace(effects=free)
     np.testing.assert_allclose(
