@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 import nghvi
+from nghvi.estimators._base import MixedEstimator
 from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 
@@ -134,7 +135,7 @@ def check(case: Case, seed: int) -> dict:
     }
 
 
-def _effects_share(fitted: nghvi.MixedRegressor, case: Case) -> float:
+def _effects_share(fitted: MixedEstimator, case: Case) -> float:
     """Share of groups whose effects' means and sds agree with the reference."""
     table = fitted.group_effects()
     table.index = table.index.astype(str)

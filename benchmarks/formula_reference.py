@@ -26,7 +26,7 @@ from arviz_stats.base import array_stats
 import nghvi
 from nghvi.data import Rows
 from nghvi.formula import response_of
-from nghvi.paper.methods import gibbs
+from nghvi.paper.methods.gibbs import gibbs
 from nghvi.priors import HuangWand, InverseGamma, Priors
 
 FITS = (

@@ -20,7 +20,7 @@ from scipy.stats import norm
 
 import nghvi
 from nghvi.data import Rows
-from nghvi.paper.methods import gibbs
+from nghvi.paper.methods.gibbs import gibbs
 from nghvi.priors import InverseGamma, Priors
 
 FORMULAS = {

@@ -71,7 +71,7 @@ def _gibbs(problem: Problem, seed: int, chains: int, draws: int, burn_in: int) -
     from nghvi.data.grouped import Rows
     from nghvi.models.mixed import MixedModel
     from nghvi.networks import Identity
-    from nghvi.paper.methods import gibbs
+    from nghvi.paper.methods.gibbs import gibbs
     from nghvi.responses import Gaussian, Probit
 
     prior, design = priors(problem), problem.design

@@ -17,6 +17,7 @@ import pandas as pd
 
 import nghvi
 from benchmarks.calibration import arguments
+from nghvi.estimators._base import MixedEstimator
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.responses import RESPONSES
 
@@ -103,7 +104,7 @@ def _within(ratio: np.ndarray, limits: tuple[float, float]) -> bool:
     return bool(limits[0] <= ratio.min() and ratio.max() <= limits[1])
 
 
-def _effects_share(fitted: nghvi.MixedRegressor, effects: pd.DataFrame) -> float:
+def _effects_share(fitted: MixedEstimator, effects: pd.DataFrame) -> float:
     table = fitted.group_effects()
     table.index = table.index.astype(str)
     close = []

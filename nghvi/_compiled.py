@@ -17,8 +17,9 @@ import sys
 import jax
 
 OFF = ("", "0", "off", "no", "false")
-WORTH_KEEPING = 0.05
-"""Seconds of compilation from which a program is kept."""
+WORTH_KEEPING = 0.0
+"""Seconds of compilation from which a program is kept: all are, since a fit also has some twenty
+tiny ones, and each costs a second process several times what it takes to read it."""
 MOST_BYTES = 500_000_000
 """Beyond, the programs that were used longest ago are deleted."""
 

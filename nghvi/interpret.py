@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jaxtyping import Array, Float
-from sklearn.utils.validation import check_is_fitted
 
 from nghvi._linalg import small
 from nghvi._programs import program
+from nghvi._sklearn import check_is_fitted
 from nghvi._typing import Data
 from nghvi.data import Rows
 from nghvi.data.frame import DataError, suggest
@@ -169,7 +169,7 @@ def variance_share(
 
     Returns the posterior ``mean`` and ``sd``, one row per feature.
     """
-    check_is_fitted(estimator, "posterior_")
+    check_is_fitted(estimator)
     check_counts(draws=draws)
     check_seed(seed=seed)
     posterior = estimator.posterior_
@@ -195,7 +195,7 @@ def icc(estimator: MixedEstimator, level: float = LEVEL) -> Summary:
     be linear with a Gaussian response. ``level`` is the probability of the interval. Returns the
     columns of ``summary``, one row per factor and one for noise.
     """
-    check_is_fitted(estimator, "posterior_")
+    check_is_fitted(estimator)
     check_level(level)
     posterior = estimator.posterior_
     model = posterior.model
@@ -263,7 +263,7 @@ def _check_settings(n_grid: int, draws: int, level: float, seed: int) -> None:
 
 def _input_name(estimator: MixedEstimator, variable: Any) -> str:
     """Return the name of an input, which for arrays may be given by its column number."""
-    check_is_fitted(estimator, "posterior_")
+    check_is_fitted(estimator)
     named = hasattr(estimator, "feature_names_in_") or isinstance(variable, str)
     name = str(variable) if named else f"x{variable}"
     inputs = followed(estimator)

@@ -26,10 +26,9 @@ def fit(problem: Problem, seed: int) -> Any:
         "random_state": seed,
     }
     if problem.response == "gaussian":
-        estimator = nghvi.MixedRegressor(**settings)
-    else:
-        estimator = nghvi.MixedClassifier(response="probit", **settings)
-    return estimator.fit(problem.frame(), problem.y)
+        return nghvi.MixedRegressor(**settings).fit(problem.frame(), problem.y)
+    classifier = nghvi.MixedClassifier(response="probit", **settings)
+    return classifier.fit(problem.frame(), problem.y)
 
 
 def summarise(problem: Problem, fitted: Any) -> Summary:

@@ -55,14 +55,15 @@ def sobol(
         return Sobol(dim, rng=rng).random_base2(log2_points)
     (rng,) = rng.spawn(1)  # as SciPy does: the caller's generator draws nothing for this
     place = np.arange(DIGITS, dtype=np.uint32)
-    shift = rng.integers(2, size=(dim, DIGITS), dtype=np.uint32) @ (np.uint32(1) << place)
+    coins = rng.integers(2, size=(dim, DIGITS), dtype=np.uint32)
+    shift = (coins << place).sum(axis=1, dtype=np.uint32)
     lower = np.tril(rng.integers(2, size=(dim, DIGITS, DIGITS), dtype=np.uint32))
     lower[:, place, place] = 1
     digits = _columns(dim)[:, None, :] >> place[::-1, None] & 1  # (dim, digit, column)
     scrambled = (lower @ digits & 1).astype(np.uint32)
-    columns = np.sum(scrambled << place[::-1, None], axis=1, dtype=np.uint32)
-    points = shift[None].astype(np.uint32)
-    for column in np.transpose(columns)[:log2_points]:
+    columns = (scrambled << place[::-1, None]).sum(axis=1, dtype=np.uint32)
+    points = shift[None]
+    for column in columns.T[:log2_points]:
         # The Gray codes of the next 2^k numbers are those of the last 2^k backwards, with digit k.
         points = np.concatenate([points, points[::-1] ^ column])
     return points / 2.0**DIGITS

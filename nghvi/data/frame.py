@@ -13,7 +13,6 @@ import narwhals as nw
 import numpy as np
 import pandas as pd
 from scipy.sparse import issparse
-from sklearn.exceptions import DataConversionWarning
 
 from nghvi._core.errors import DataError as DataError
 from nghvi._core.errors import warn
@@ -157,6 +156,8 @@ def read_response(y: Any, num_rows: int, name: str = "y") -> np.ndarray:
     """The response, of that name, as a vector without missing values, numbers or labels."""
     values = unmasked(y.to_numpy() if hasattr(y, "to_numpy") else y)
     if values.ndim == 2 and values.shape[1] == 1:
+        from sklearn.exceptions import DataConversionWarning  # slow to load, and rarely needed
+
         said = "A column-vector y was passed when a 1d array was expected: its column is used."
         warnings.warn(said, DataConversionWarning, stacklevel=4)
         values = values[:, 0]

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
+from nghvi._sklearn import Estimator, check_is_fitted
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import Column, DataError, Group
 from nghvi.data.source import GroupedDataset, Groups, Source
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from nghvi.posterior.arviz import Loo
 
 
-class MixedEstimator(BaseEstimator):
+class MixedEstimator(Estimator):
     """Base of the two estimators; not for use by itself."""
 
     usual_response: ClassVar[str]
@@ -180,7 +179,7 @@ class MixedEstimator(BaseEstimator):
 
     def resume(self) -> Self:
         """Continue a fit that was interrupted, as if it had not been."""
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         before, scaling = self.posterior_.inference, self.posterior_.scaling
         if before.run.position is None:
             return self
@@ -225,26 +224,26 @@ class MixedEstimator(BaseEstimator):
 
         Of several factors a tuple.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         return self.reader_.spec.group
 
     @property
     def group_columns_(self) -> tuple:
         """The columns of the data that say which rows belong together."""
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         return self.reader_.group_columns
 
     @property
     def k_hat_meaning_(self) -> str:
         """What ``k_hat_`` says about the fit, in words."""
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         return tables.k_hat_sentence(self.posterior_)
 
     @property
     def status_(self) -> str:
         """How the fit ended, for programs: ``"converged"``, ``"settled"``, ``"not_converged"``,
         ``"not_settled"``, ``"interrupted"`` or ``"failed"``; ``verdict_`` says it in words."""
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         return self.posterior_.inference.verdict.status.value
 
     def posterior_draws(self, draws: int = 2000, seed: int = 0) -> dict[str, np.ndarray]:
@@ -255,7 +254,7 @@ class MixedEstimator(BaseEstimator):
         ``noise_scale`` and ``degrees`` of a Student-t. Of several grouping factors
         ``effects_cov[month]`` and ``effects[month]`` each.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         check_counts(optional=False, draws=draws)
         check_seed(seed=seed)
         return self.posterior_.draws(int(draws), int(seed))
@@ -267,7 +266,7 @@ class MixedEstimator(BaseEstimator):
         ``q5`` and ``q95``, or ``q2.5`` and ``q97.5`` at 0.95. Effects have their sds and, beside
         them, their correlations; :meth:`effects_covariance` has variances and covariances.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         check_level(level)
         return tables.summary_table(self.posterior_, level)
 
@@ -276,13 +275,13 @@ class MixedEstimator(BaseEstimator):
 
         What the mean, or the odds, are multiplied by where an input is larger by 1.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         check_level(level)
         return tables.ratio_table(self.posterior_, level)
 
     def effects_covariance(self, level: float = tables.LEVEL) -> pd.DataFrame:
         """The covariance matrix of the effects, one row per pair; columns as in :meth:`summary`."""
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         check_level(level)
         return tables.covariance_table(self.posterior_, level)
 
@@ -291,7 +290,7 @@ class MixedEstimator(BaseEstimator):
 
         ``factor``: which one's, where there are several grouping factors.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         spec = self.reader_.spec
         if factor is not None and not spec.terms and str(factor) != str(spec.group):
             raise DataError(f"factor={factor!r}: the grouping factor is {spec.group!r}.")
@@ -304,7 +303,7 @@ class MixedEstimator(BaseEstimator):
         ``q2.5``, ``q50`` and ``q97.5`` are quantiles of draws from the prior, mapped to the units
         of the data as the posterior is.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         return tables.prior_table(self.posterior_, self.standardize)
 
     def prior_sensitivity(self) -> pd.DataFrame:
@@ -316,7 +315,7 @@ class MixedEstimator(BaseEstimator):
         scaled together. ``diagnosis`` says it in words: a prior that matters although the data
         speak contradicts them; one that matters where they are silent decides the result.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         return tables.sensitivity_table(self.posterior_)
 
     def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> "Loo":
@@ -365,7 +364,7 @@ class MixedEstimator(BaseEstimator):
         With the rows of the fit (X, y) it also holds ``posterior_predictive``,
         ``log_likelihood`` (given each draw's effects) and ``observed_data``.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         check_counts(optional=False, draws=draws)
         check_seed(seed=seed)
         from nghvi.posterior.arviz import to_datatree
@@ -379,7 +378,7 @@ class MixedEstimator(BaseEstimator):
         ``X``, ``y``: the rows of the fit, or better held-out ones, for predictive checks,
         calibration and residuals; without them these parts are left out. Returns the path.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         from nghvi.report.page import write_report
 
         X, y = (X, y) if X is None or y is None else complete_rows(self, X, y)[:2]
@@ -415,7 +414,7 @@ class MixedEstimator(BaseEstimator):
 
         The posterior of the global parameters stays as it is.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         table, scaling = self.reader_.table(X), self.posterior_.scaling
         x = self.reader_.scaled(table, scaling)
         values = self.reader_.responses(self.posterior_, x, y)
@@ -429,17 +428,17 @@ class MixedEstimator(BaseEstimator):
 
     def save(self, path: Any) -> None:
         """Write the fitted estimator to a file for ``nghvi.load``."""
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         save(self, path)
 
     def _request(self, X: Any, which: str, draws: int, seed: int) -> predictive.Request:
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         return self.reader_.request(self.posterior_, X, which, draws, seed)
 
     def _observed(
         self, X: Any, y: Any, which: str = "known", draws: int = 1, seed: int = 0
     ) -> tuple[predictive.Request, np.ndarray]:
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         return self.reader_.observed(self.posterior_, X, y, which, draws, seed)
 
     def _rows_of_the_fit(self, X: Any, y: Any) -> Observed:

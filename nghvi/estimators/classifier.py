@@ -3,14 +3,13 @@
 from typing import Any, cast
 
 import numpy as np
-from sklearn.base import ClassifierMixin
 
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.reader import DRAWS
 from nghvi.posterior import predictive
 
 
-class MixedClassifier(ClassifierMixin, MixedEstimator):
+class MixedClassifier(MixedEstimator):
     """Mixed model for classes. Parameters and attributes as in :class:`MixedRegressor`.
 
     ``response`` is "probit" ("auto" means that) or "logit" for two classes, "ordered-logit" or
@@ -18,6 +17,7 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
     alphabet. ``classes_`` holds the labels, of two the second one counted as 1.
     """
 
+    estimator_type = "classifier"
     usual_response = "probit"
     of_classes = True
 
@@ -48,8 +48,3 @@ class MixedClassifier(ClassifierMixin, MixedEstimator):
         """The most probable class."""
         probability = self.predict_proba(X, which, draws, seed)
         return self.classes_[np.argmax(probability, axis=1)]
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags

@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from sklearn.base import BaseEstimator, clone
 
 from nghvi._core.hosts import is_first
 from nghvi._core.hybrid import Info
+from nghvi._sklearn import Estimator, copied
 from nghvi._typing import Data
 from nghvi.data import Rows
 from nghvi.data.frame import DataError
@@ -48,6 +46,8 @@ from nghvi.storage.checkpoints import Checkpoints
 from nghvi.storage.file import library_version
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from nghvi.estimators._base import MixedEstimator
 
 
@@ -136,16 +136,14 @@ def _why_unusable(posterior: MixedPosterior) -> Cause | None:
 
 
 def with_checkpoints(
-    kept: Kept, estimator: BaseEstimator, model: MixedModel, data: Data
+    kept: Kept, estimator: Estimator, model: MixedModel, data: Data
 ) -> dict[str, Any]:
     """The settings of ``infer`` with which a fit continues from its checkpoints."""
     checkpoints = _checkpoints_of(kept, estimator, model, data)
     return {"keep": checkpoints.offer, "resume": checkpoints.newest()}
 
 
-def _checkpoints_of(
-    kept: Kept, estimator: BaseEstimator, model: MixedModel, data: Data
-) -> Checkpoints:
+def _checkpoints_of(kept: Kept, estimator: Estimator, model: MixedModel, data: Data) -> Checkpoints:
     settings = estimator.get_params(deep=False)
     state = settings["random_state"]
     if state is not None and not isinstance(state, numbers.Integral):
@@ -187,6 +185,10 @@ class FitProgress:
     """
 
     def __init__(self, jacobian: float = 0.0) -> None:
+        # Slow to load, and few fits show a bar.
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
         self._jacobian = jacobian
         self._bar = Progress(
             TextColumn("{task.description:<18}"),
@@ -196,7 +198,7 @@ class FitProgress:
             TimeElapsedColumn(),
             console=Console(stderr=True),
         )
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, "TaskID"] = {}
         self._first: dict[str, tuple[int, float]] = {}
 
     def __enter__(self) -> "FitProgress":
@@ -245,7 +247,7 @@ def adopt_linear(estimator: "MixedEstimator", size: float, X: Any, y: Any, count
     with warnings.catch_warnings():  # the network's fit has said what there is to say
         warnings.simplefilter("ignore")
         for settings in _candidates(estimator):
-            linear = clone(estimator).set_params(hidden=(), trunk=None, verbose=False, **settings)
+            linear = copied(estimator).set_params(hidden=(), trunk=None, verbose=False, **settings)
             linear.set_params(group=estimator.group_)  # with categories that the network pools
             found.append(linear.fit(X, y, counts))
     usable = [linear for linear in found if linear.converged_]

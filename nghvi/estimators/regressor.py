@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from sklearn.base import RegressorMixin
 
 from nghvi._core.errors import warn
 from nghvi.estimators._base import MixedEstimator
@@ -13,7 +12,7 @@ from nghvi.estimators.reader import DRAWS, raw_responses
 from nghvi.posterior import predictive
 
 
-class MixedRegressor(RegressorMixin, MixedEstimator):
+class MixedRegressor(MixedEstimator):
     """Mixed model for a continuous response, with a calibrated posterior.
 
     Parameters
@@ -116,6 +115,7 @@ class MixedRegressor(RegressorMixin, MixedEstimator):
         The posterior object.
     """
 
+    estimator_type = "regressor"
     usual_response = "gaussian"
     of_classes = False
 

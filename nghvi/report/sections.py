@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
-from sklearn.utils import resample
 
 from nghvi import interpret, plots
 from nghvi.estimators import tables
@@ -126,6 +125,8 @@ def predictions(subject: Subject) -> Html:
     binary = estimator.posterior_.model.response.support.two_valued
     X, y = subject.X, subject.y
     if len(checked) < len(y):
+        from sklearn.utils import resample  # slow to load, and rarely needed
+
         X, y = resample(X, y, replace=False, n_samples=MOST_ROWS, random_state=0)
     pictures = [
         *draw(

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from nghvi._core.errors import StorageError as StorageError
+from nghvi._sklearn import Estimator
 from nghvi.storage import file
 from nghvi.storage.classes import class_named, hints_of, is_registered, misfit
 from nghvi.storage.classes import register as register
@@ -37,7 +37,7 @@ def save(fitted: Any, path: str | os.PathLike) -> None:
             f"{kind.__name__} is not an estimator of nghvi: call nghvi.storage.register"
             f"({kind.__name__}), before saving and before loading."
         )
-    if not isinstance(fitted, BaseEstimator):
+    if not isinstance(fitted, Estimator):
         described, arrays = encode(fitted)
         file.write(path, {"posterior": described}, arrays)
         return
@@ -67,7 +67,7 @@ def _estimator(stored: file.Stored) -> Any:
     if not isinstance(stored.model, dict) or stored.model.keys() != {"estimator", "attributes"}:
         raise StorageError("the file holds no estimator.")
     kind: Any = class_named(stored.model["estimator"])
-    if not issubclass(kind, BaseEstimator):
+    if not issubclass(kind, Estimator):
         raise StorageError(f"{kind.__name__} is not an estimator.")
     attributes = decode(stored.model["attributes"], stored.arrays)
     if not isinstance(attributes, dict):

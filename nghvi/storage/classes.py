@@ -24,7 +24,6 @@ import jax
 import numpy as np
 import optax
 from jaxtyping import AbstractArray
-from sklearn.base import BaseEstimator
 
 from nghvi._core.errors import StorageError
 from nghvi._core.hybrid import Info, State
@@ -32,6 +31,7 @@ from nghvi._core.loop import Fit
 from nghvi._core.step_rules import NaturalState, ScaleState
 from nghvi._core.variational import RemainingError
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
+from nghvi._sklearn import Estimator
 from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.coding import Coding
 from nghvi.data.elimination import Cells, Elimination, Step, Update
@@ -202,7 +202,7 @@ def register(cls: Class) -> Class:
     class is known by its name; its instances must be told by their fields: an equinox module, a
     frozen dataclass, a NamedTuple, or an estimator.
     """
-    if not issubclass(cls, BaseEstimator):
+    if not issubclass(cls, Estimator):
         field_names(cls)
     known = _known(cls.__name__)
     # The same class may come again from a notebook cell that is run twice.

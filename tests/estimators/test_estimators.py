@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 import nghvi
-from nghvi.paper.methods import gibbs
+from nghvi.paper.methods.gibbs import gibbs
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 
 COLUMNS = ["g", "a", "b"]

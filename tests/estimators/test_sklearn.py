@@ -3,17 +3,42 @@
 import warnings
 
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import SkipTestWarning
 from sklearn.utils import estimator_checks
 
 import nghvi
 
 
+def all_checks():
+    """Pairs of an estimator and a check. That they do not inherit from scikit-learn's base class,
+    which is slow to load, is what one warning says; what it asks for is tested here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Estimator Mixed.* does not inherit")
+        for estimator in (nghvi.MixedRegressor(), nghvi.MixedClassifier()):
+            yield from estimator_checks.estimator_checks_generator(estimator)
+
+
 # One of the checks fits a regression to two classes.
 @pytest.mark.filterwarnings("ignore:y holds 0 and 1 only")
-@estimator_checks.parametrize_with_checks([nghvi.MixedRegressor(), nghvi.MixedClassifier()])
+@pytest.mark.parametrize(("estimator", "check"), list(all_checks()), ids=str)
 def test_scikit_learn_s_checks(estimator, check):
     check(estimator)
+
+
+def test_metadata_are_passed_on_where_a_tool_is_told_to():
+    model = nghvi.MixedRegressor("g").set_fit_request(counts=True)
+    copy = clone(model)
+    assert copy.get_metadata_routing().fit.requests["counts"] is True
+    assert copy.get_metadata_routing().predict.requests["which"] is None
+    with pytest.raises(TypeError, match="no argument loudness"):
+        model.set_fit_request(loudness=True)
+
+
+def test_an_estimator_shows_what_was_changed():
+    model = nghvi.MixedRegressor("g", hidden=(8, 4))
+    assert repr(model) == "MixedRegressor(group='g', hidden=(8, 4))"
+    assert "MixedRegressor" in model._repr_html_()
 
 
 DEEP = nghvi.MixedRegressor(hidden=(3,), steps=30, n_starts=1)

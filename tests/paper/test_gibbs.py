@@ -19,7 +19,7 @@ from scipy.stats import wishart
 from nghvi.data import LinearStatistics, Rows
 from nghvi.models import MixedModel, MixedParams
 from nghvi.networks import Identity, Perceptron
-from nghvi.paper.methods import gibbs
+from nghvi.paper.methods.gibbs import gibbs
 from nghvi.paper.methods.sweep import (
     State,
     draw_location,

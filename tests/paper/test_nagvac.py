@@ -11,8 +11,7 @@ import pytest
 from nghvi.data.scaling import Scaling
 from nghvi.models import MixedModel
 from nghvi.networks import Identity, Perceptron
-from nghvi.paper.methods import nagvac
-from nghvi.paper.methods.nagvac import Task, _advance, _begin
+from nghvi.paper.methods.nagvac import Task, _advance, _begin, nagvac
 from nghvi.paper.methods.nagvac_step import Nagvac, Ridge, predictive_loss, start
 from nghvi.posterior.mixed_posterior import MixedPosterior, Named
 from nghvi.posterior.predictive import Request, predict

@@ -21,7 +21,7 @@ from nghvi.latents.rows import conditional_mode, newton_step
 from nghvi.models import MixedModel, MixedParams
 from nghvi.models.mixed import prepare
 from nghvi.networks import Identity, Perceptron
-from nghvi.paper.methods import gibbs
+from nghvi.paper.methods.gibbs import gibbs
 from nghvi.paper.methods.sweep import State, _reweigh
 from nghvi.priors import Gamma, InverseGamma, PriorError, Priors
 from nghvi.responses import StudentT

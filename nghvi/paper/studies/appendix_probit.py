@@ -24,7 +24,7 @@ from nghvi.families import FactorGaussian
 from nghvi.methods import PUBLISHED
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
-from nghvi.paper.methods import gibbs
+from nghvi.paper.methods.gibbs import gibbs
 from nghvi.paper.methods.published_start import published_start
 from nghvi.paper.studies.compared import rows_of, with_intercept
 from nghvi.paper.studies.exhibits import Table, save, trace_axes

@@ -23,7 +23,7 @@ from nghvi._core.model import MarginalModel
 from nghvi.inference import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
-from nghvi.paper.methods import gibbs
+from nghvi.paper.methods.gibbs import gibbs
 from nghvi.paper.studies import printed_values
 from nghvi.paper.studies.compared import OURS, fit, linear, rows_of, settings, step_seconds
 from nghvi.paper.studies.exhibits import Table, beside, save, style, trace_axes, verdicts
