@@ -1,6 +1,6 @@
-"""The command line program, and what all commands share: exit codes, errors in one line, JSON.
+"""The command line program, and what all commands share: exit codes, one-line errors, JSON.
 
-A command's own module is loaded when the command is called.
+The module of a command is loaded only when the command is called.
 
 Exit codes: 0 done, 2 usage or bad input, 3 not converged, 4 another process was lost, 130
 interrupted.
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done; the message says where and what to do."""
+    """The request cannot be carried out; the message says where the problem is and what to do."""
 
 
 def tell(
@@ -95,7 +95,7 @@ def tell(
 
 @contextlib.contextmanager
 def writing(out: pathlib.Path, flag: str) -> Iterator[None]:
-    """What is written inside goes to ``out``, which the argument ``flag`` has named."""
+    """Turn a failure to write to ``out``, which the argument ``flag`` named, into a usage error."""
     try:
         yield
     except OSError as error:

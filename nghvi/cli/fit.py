@@ -58,61 +58,69 @@ def add(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     tell(parser, run, EXAMPLES)
     parser.add_argument(
-        "data", type=pathlib.Path, help="table, .csv or .parquet, or a folder of Parquet files"
+        "data", type=pathlib.Path, help="a .csv or .parquet table, or a folder of Parquet files"
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--formula", help="model formula, such as 'y ~ x + (1 + x | group)'")
-    what.add_argument("--target", help="column of the response; all others are inputs")
+    what.add_argument("--formula", help="a formula such as 'y ~ x + (1 + x | group)'")
+    what.add_argument("--target", help="the response column; all other columns are inputs")
     parser.add_argument(
-        "--group", help="column of the groups, or several: firm,month (with --target)"
+        "--group", help="the group column, or several, such as firm,month (with --target)"
     )
     parser.add_argument(
-        "--random", type=_random, help="intercept, all, or columns: intercept,ses (with --target)"
+        "--random",
+        type=_random,
+        help="what varies by group: intercept, all, or columns such as intercept,ses "
+        "(with --target)",
     )
-    parser.add_argument("--hidden", type=_widths, default=(), help="layer widths: 32,16,8")
+    parser.add_argument(
+        "--hidden", type=_widths, default=(), help="widths of hidden layers, such as 32,16,8"
+    )
     parser.add_argument(
         "--no-skip",
         dest="skip",
         action="store_const",
         const=False,
         default="auto",
-        help="no linear part beside the network: the paper's model",
+        help="leave out the linear part alongside the network, as in the paper's model",
     )
     parser.add_argument("--response", choices=sorted(RESPONSES), default="gaussian")
     parser.add_argument(
-        "--trials", type=_number_or_column, help="column, or number, of trials (with --target)"
+        "--trials", type=_number_or_column, help="a column or number of trials (with --target)"
     )
     parser.add_argument(
-        "--exposure", type=_number_or_column, help="column of exposures (with --target)"
+        "--exposure", type=_number_or_column, help="a column of exposures (with --target)"
     )
     parser.add_argument(
         "--censored",
         type=_bounds,
         metavar="LOWER,UPPER",
-        help="bounds, numbers or columns: 0,inf (with --target); --censored=-1,1 if a sign leads",
+        help="bounds, as numbers or columns, such as 0,inf (with --target); write "
+        "--censored=-1,1 if the first one is negative",
     )
     parser.add_argument(
-        "--weights", type=_number_or_column, help="column of precisions (with --target)"
+        "--weights", type=_number_or_column, help="a column of precisions (with --target)"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, help="of a network or another method")
+    parser.add_argument("--steps", type=int, help="steps of a network or of another method")
     parser.add_argument(
         "--batch-groups",
         type=_batch,
         metavar="N",
-        help="groups at a step, or auto; Parquet (with --target) is then read from disk as the fit "
-        "goes on, however large it is",
+        help="groups per step, or auto; Parquet (with --target) is then read from disk during the "
+        "fit, however large it is",
     )
     parser.add_argument(
         "--memory",
         type=float,
         metavar="GB",
-        help="that the table may take, half of what is free if not given; larger Parquet is read "
-        "from disk",
+        help="memory that the table may take, by default half of what is free; a larger Parquet "
+        "table is read from disk during the fit",
     )
     table_files.add_arguments(parser)
-    parser.add_argument("--method", default="auto", help="auto, or a method for comparison")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="directory of the run")
+    parser.add_argument("--method", default="auto", help="auto, or a method to compare with")
+    parser.add_argument(
+        "--out", type=pathlib.Path, required=True, help="directory to save the run in"
+    )
     parser.add_argument("--force", action="store_true", help="replace the run in --out")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     _add_running_arguments(parser)
@@ -170,7 +178,7 @@ def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
     parquet = chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET
     if chosen.data.is_dir() and chosen.formula:
         raise UsageError(
-            f"{chosen.data}: a folder is read from disk, and --formula needs its table in memory; "
+            f"{chosen.data}: a folder is read from disk, but --formula needs the table in memory; "
             "use --target and --group."
         )
     if chosen.data.is_dir() or (parquet and not chosen.formula and bool(chosen.batch_groups)):
@@ -187,12 +195,12 @@ def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
         return False
     said = (
         f"{chosen.data} needs about {table_files.in_gigabytes(needed)} of memory, and "
-        f"{table_files.in_gigabytes(budget)} are to be used (--memory)"
+        f"{table_files.in_gigabytes(budget)} may be used (--memory)"
     )
     if not parquet or chosen.formula or not chosen.group or chosen.missing != "error":
         raise UsageError(
-            f"{said}: save it as Parquet and name --target and --group, and it is read from disk; "
-            "or give a larger --memory, in GB."
+            f"{said}: save it as Parquet and give --target and --group to read it from disk, or "
+            "give a larger --memory, in GB."
         )
     print(f"nghvi fit: {said}: its rows are read from disk", file=sys.stderr)
     return True
@@ -340,7 +348,7 @@ def _widths(text: str) -> tuple[int, ...]:
     except ValueError:
         widths = ()
     if not widths or min(widths) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give widths of layers, such as 32,16,8")
+        raise argparse.ArgumentTypeError(f"{text!r}: give layer widths, such as 32,16,8")
     return widths
 
 
@@ -349,13 +357,18 @@ PROCESSES = ("coordinator", "process_id", "num_processes")
 
 def _add_running_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the fit runs, and where it keeps checkpoints."""
-    parser.add_argument("--devices", type=_devices, help="a number of them, or all; default one")
-    parser.add_argument("--coordinator", help="host:port of process 0, of several processes")
-    parser.add_argument("--process-id", type=int, help="which process this is, from 0")
-    parser.add_argument("--num-processes", type=int, help="how many there are")
-    parser.add_argument("--checkpoint", type=pathlib.Path, help="directory of checkpoints")
     parser.add_argument(
-        "--every", type=float, default=EVERY, help=f"seconds between checkpoints ({EVERY:.0f})"
+        "--devices", type=_devices, help="how many devices to use, or all; by default one"
+    )
+    parser.add_argument("--coordinator", help="host:port of process 0, if there are several")
+    parser.add_argument("--process-id", type=int, help="number of this process, from 0")
+    parser.add_argument("--num-processes", type=int, help="number of processes")
+    parser.add_argument("--checkpoint", type=pathlib.Path, help="directory for checkpoints")
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=EVERY,
+        help=f"seconds between checkpoints, by default {EVERY:.0f}",
     )
 
 
@@ -376,8 +389,8 @@ def _clear_checkpoints(chosen: argparse.Namespace) -> None:
     there = checkpoint_files(chosen.checkpoint)
     if any_process(bool(there)) and not chosen.force:
         raise UsageError(
-            f"{chosen.checkpoint}: there are checkpoints of an earlier run; --resume to "
-            "continue it, or --force to start again."
+            f"{chosen.checkpoint}: there are checkpoints of an earlier run; give --resume "
+            "to continue it, or --force to start again."
         )
     for path in there if is_first() else ():
         path.unlink()

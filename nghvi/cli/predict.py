@@ -38,16 +38,18 @@ nghvi predict run new.parquet -o predictions.parquet"""
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     tell(parser, run, EXAMPLES)
-    parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
     parser.add_argument(
-        "data", type=pathlib.Path, help="table, .csv or .parquet, or a folder of Parquet files"
+        "run_directory", metavar="run", type=pathlib.Path, help="the --out of a fit"
+    )
+    parser.add_argument(
+        "data", type=pathlib.Path, help="a .csv or .parquet table, or a folder of Parquet files"
     )
     parser.add_argument(
         "-o",
         "--out",
         type=pathlib.Path,
-        help="CSV to write, or .parquet, which reads Parquet a few rows at a time; otherwise "
-        "printed as CSV",
+        help="a .csv file to write, or a .parquet file, for which Parquet is read a few rows at a "
+        "time; by default CSV is printed",
     )
     parser.add_argument("--level", type=float, default=0.9, help="probability of the interval")
     add_arguments(parser)
@@ -65,7 +67,9 @@ def run(chosen: argparse.Namespace) -> int:
         raise UsageError(f"--level {chosen.level}: give a probability between 0 and 1.")
     to_parquet = chosen.out is not None and chosen.out.suffix.lower() in PARQUET
     if chosen.data.is_dir() and not to_parquet:
-        raise UsageError(f"{chosen.data}: predictions of a folder are Parquet; give -o *.parquet.")
+        raise UsageError(
+            f"{chosen.data}: predictions for a folder are written as Parquet; give -o *.parquet."
+        )
     estimator = rundir.load(chosen.run_directory)
     names = [str(name) for name in estimator.feature_names_in_]
     if to_parquet:
@@ -84,7 +88,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _to_parquet(chosen: argparse.Namespace, estimator: "MixedEstimator", names: list[str]) -> int:
-    """Predictions written as rows are read, in their order."""
+    """Write predictions while rows are read, in the same order."""
     parts: Iterator[pd.DataFrame]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
         labels, bounds = estimator.group_columns_, estimator.reader_.bounds
@@ -106,7 +110,7 @@ def _to_parquet(chosen: argparse.Namespace, estimator: "MixedEstimator", names: 
             writer = writer or pq.ParquetWriter(file, written.schema)
             writer.write_table(written)
         if writer is None:
-            raise UsageError(f"{chosen.data}: there are names but no rows.")
+            raise UsageError(f"{chosen.data}: the table has column names but no rows.")
         writer.close()
     return 0
 

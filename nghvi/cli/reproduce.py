@@ -33,7 +33,10 @@ def quick_to_compile(flags: str | None = None) -> dict[str, str]:
 
 
 def run_side_by_side(commands: Sequence[Sequence[str]], console: Console) -> int:
-    """Run ``nghvi COMMAND`` for each, print what they say as they end; the worst exit code."""
+    """Run ``nghvi COMMAND`` for each and print their output as they end.
+
+    Returns the worst exit code.
+    """
     free: queue.Queue[set[int]] = queue.Queue()
     for core in available_cores():
         free.put({core})
@@ -88,13 +91,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help=f"{STUDY_NAMES} or all")
     parser.add_argument("--quick", action="store_true", help="few steps and two data sets")
     parser.add_argument("--replicates", type=int, help="number of data sets")
-    parser.add_argument("--seed", type=int, default=1, help="of the first data set")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first data set")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("reproduction"))
     parser.add_argument(
-        "--parameters", type=pathlib.Path, help="the authors' parameters of Example 2(b), JSON"
+        "--parameters",
+        type=pathlib.Path,
+        help="JSON file of the authors' parameters of Example 2(b)",
     )
     parser.add_argument(
-        "--data", type=pathlib.Path, help="returns and factors for finance: a folder or a file"
+        "--data", type=pathlib.Path, help="a folder or file of returns and factors, for finance"
     )
 
 
@@ -111,7 +116,7 @@ def run(chosen: argparse.Namespace) -> int:
     try:
         if chosen.name != "all" and chosen.name not in studies.STUDIES:
             known = ", ".join([*studies.STUDIES, "all"])
-            raise studies.StudyError(f"there is no study {chosen.name!r}; choose one of {known}.")
+            raise studies.StudyError(f"unknown study {chosen.name!r}; choose one of {known}.")
         if chosen.replicates is not None and chosen.replicates < 1:
             raise studies.StudyError(f"--replicates {chosen.replicates}: give at least 1.")
         if chosen.parameters is not None and not chosen.parameters.is_file():

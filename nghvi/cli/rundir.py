@@ -45,8 +45,8 @@ def claimed(out: pathlib.Path, *, occupied: bool) -> Iterator[None]:
         _lock(out, lock)
         if not occupied and any(out.iterdir()):
             raise UsageError(
-                f"{out}: the directory is not empty; choose another --out, --force to replace the "
-                "run in it, or --resume to continue it."
+                f"{out}: the directory is not empty; choose another --out, or give --force to "
+                "replace the run in it or --resume to continue it."
             )
         yield
     finally:
@@ -68,7 +68,7 @@ def _lock(out: pathlib.Path, directory: int) -> None:
 def write(
     out: pathlib.Path, estimator: "MixedEstimator", asked: dict[str, Any], table: pathlib.Path
 ) -> None:
-    """Everything that a run leaves behind; of the table only where it is."""
+    """Write everything that a run keeps; of the table only its path and fingerprint."""
     estimator.save(out / MODEL)
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     versions |= {"nghvi": nghvi.__version__, "python": platform.python_version()}
@@ -108,7 +108,7 @@ def settings_of(out: pathlib.Path) -> dict[str, Any]:
 
 
 def check_asked(out: pathlib.Path, asked: dict[str, Any]) -> None:
-    """A run goes on with what it was begun with."""
+    """Check that a run continues with the arguments it was started with."""
     before = settings_of(out)["asked"]
     for name, value in json.loads(as_json(asked)).items():
         if name == "sha256" and before.get(name) != value:

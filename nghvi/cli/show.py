@@ -1,5 +1,5 @@
-"""What a run found: ``nghvi summary`` in the terminal, ``nghvi report`` as a page, and both of them
-for built-in data: ``nghvi demo``."""
+"""The results of a run: ``nghvi summary`` in the terminal, ``nghvi report`` as a page, and
+``nghvi demo``, which does both for built-in data."""
 
 import argparse
 import pathlib
@@ -79,10 +79,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         type=pathlib.Path,
-        help="rows to judge predictions by, .csv (with the --sep and --decimal of the fit) or "
-        ".parquet; otherwise the table of the fit, if it is where it was and has not changed",
+        help="rows to judge predictions by, as .csv (with the --sep and --decimal of the fit) or "
+        ".parquet; by default the table of the fit, if it is still there and has not changed",
     )
-    parser.add_argument("-o", "--out", type=pathlib.Path, help=f"otherwise {REPORT} in the run")
+    parser.add_argument(
+        "-o", "--out", type=pathlib.Path, help=f"file to write, by default {REPORT} in the run"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
 
 
@@ -92,14 +94,14 @@ def run_report(chosen: argparse.Namespace) -> int:
     out = chosen.out or chosen.run_directory / REPORT
     if out.exists() and not chosen.force:
         raise UsageError(
-            f"{out}: the file exists already; choose another -o, or --force to replace it."
+            f"{out}: the file exists already; choose another -o, or give --force to replace it."
         )
     try:
         path = chosen.data or rundir.table_of(chosen.run_directory)
     except UsageError as error:
         print(
-            f"nghvi report: {one_line(error).rstrip('.')}. The report goes without predictive "
-            "check, calibration and residuals: give their rows with --data.",
+            f"nghvi report: {one_line(error).rstrip('.')}. The report is written without "
+            "predictive check, calibration and residuals; to include them, give rows with --data.",
             file=sys.stderr,
         )
         X = y = None

@@ -1,6 +1,6 @@
-"""Tables in files: CSV and Parquet; every complaint names the file and, in a CSV, the line.
+"""Tables in CSV and Parquet files; every error names the file and, in a CSV, the line.
 
-How much memory a table needs is told before it is read. A number takes 8 bytes, in about four
+The memory that a table needs is estimated before it is read. A number takes 8 bytes, in about four
 copies: the table, the design, its standardised columns and the arrays of the fit.
 """
 
@@ -51,7 +51,7 @@ class Csv(NamedTuple):
         if form.decimal == form.sep or form.thousands in (form.sep, form.decimal):
             raise UsageError(
                 f"--sep {form.sep!r}, --decimal {form.decimal!r} and --thousands "
-                f"{form.thousands!r}: they have to differ; with decimal commas columns are usually "
+                f"{form.thousands!r}: they must differ; with decimal commas, columns are usually "
                 "separated by semicolons (--sep ';')."
             )
         return form
@@ -59,27 +59,32 @@ class Csv(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """How a CSV is written, and what becomes of rows with empty cells."""
-    parser.add_argument("--sep", type=_character, help="between columns of a CSV: , (tab: '\\t')")
-    parser.add_argument("--decimal", type=_character, help="decimal sign in a CSV: . or ,")
-    parser.add_argument("--thousands", type=_character, help="between thousands in a CSV: none")
+    parser.add_argument(
+        "--sep", type=_character, help="column separator of a CSV, by default , (tab: '\\t')"
+    )
+    parser.add_argument("--decimal", type=_character, help="decimal sign of a CSV, by default .")
+    parser.add_argument(
+        "--thousands", type=_character, help="thousands separator of a CSV, by default none"
+    )
     parser.add_argument(
         "--missing",
         choices=("error", "drop", "indicator"),
         default="error",
-        help="rows with an empty cell in a column that is used: refuse (error), leave out (drop), "
-        "or fill in and add a column that says so (indicator, at a fit; predictions remember it)",
+        help="what to do with rows that have an empty cell in a column that is used: refuse them "
+        "(error), leave them out (drop), or fill in the cells and add a column that marks them "
+        "(indicator, at a fit; predictions remember it)",
     )
 
 
 def _character(text: str) -> str:
     sign = {"\\t": "\t", "tab": "\t"}.get(text, text)
     if len(sign) != 1 or sign.isalnum() or sign in "\"'\n\r-+":
-        raise argparse.ArgumentTypeError(f"{text!r}: give one sign, such as ';' or ','")
+        raise argparse.ArgumentTypeError(f"{text!r}: give a single character, such as ';' or ','")
     return sign
 
 
 def without_missing(path: pathlib.Path, table: pd.DataFrame, missing: str) -> pd.DataFrame:
-    """The rows of the table that are complete, if others are to be dropped; says how many are."""
+    """The complete rows of the table, if others are to be dropped; prints how many are."""
     if missing != "drop":
         return table
     empty = table.isna()
@@ -89,8 +94,8 @@ def without_missing(path: pathlib.Path, table: pd.DataFrame, missing: str) -> pd
     if lost.any():
         columns = ", ".join(f"{name!r} {n}" for name, n in empty.sum().items() if n)
         print(
-            f"nghvi: {path}: {int(lost.sum())} of {len(table)} rows are left out, since cells are "
-            f"empty (in {columns})",
+            f"nghvi: {path}: {int(lost.sum())} of {len(table)} rows are left out because they have "
+            f"empty cells (in {columns})",
             file=sys.stderr,
         )
     return table[~lost]
@@ -115,7 +120,9 @@ def read_table(
     except ImportError:
         raise UsageError(f"{path}: Parquet needs pyarrow; install it, or give a CSV.") from None
     except pd.errors.EmptyDataError:
-        raise UsageError(f"{path}: the file is empty; it needs a line of names and rows.") from None
+        raise UsageError(
+            f"{path}: the file is empty; it needs a line of column names, and rows."
+        ) from None
     except pd.errors.ParserError as error:
         raise UsageError(f"{path}: {_malformed(error)}") from None
     except UnicodeDecodeError:
@@ -127,7 +134,7 @@ def read_table(
         reason = one_line(error).rstrip(".")
         raise UsageError(f"{path}: the file cannot be read ({reason}); check the file.") from None
     if table.empty:
-        raise UsageError(f"{path}: there are names but no rows; add the rows.")
+        raise UsageError(f"{path}: the file has column names but no rows; add the rows.")
     return table.reset_index(drop=True)
 
 
@@ -236,12 +243,12 @@ def _read_csv(path: pathlib.Path, form: Csv) -> pd.DataFrame:
         except pd.errors.ParserWarning:
             raise UsageError(
                 f"{path}: rows have more fields than line 1 has names; name every column, and "
-                f"leave no {form.sep!r} at the end of the rows."
+                f"put no {form.sep!r} at the end of the rows."
             ) from None
 
 
 def _check_names(path: pathlib.Path, sep: str) -> None:
-    """The first line: columns are told apart, and by different names."""
+    """Check that the first line separates the columns and gives them different names."""
     with _cells(path, sep) as reader:
         try:
             names: list[str] = next((cells for cells in reader if cells), [])

@@ -1,4 +1,5 @@
 """What reproduces the paper: its studies, its asset pricing data, and the methods it compares with.
 
-Nothing here is needed to fit a model; ``method="davi"`` and the like are looked up in ``methods``.
+Fitting a model does not need any of this, except for ``method="davi"`` and other competing methods,
+which are found in ``methods``.
 """

@@ -18,7 +18,7 @@ from nghvi.estimators._base import MixedEstimator
 
 BLUE, GREY, ORANGE = "#2a6f97", "#8d99ae", "#d1495b"
 CURVES = [(colour, dash) for dash in ("-", "--") for colour in (BLUE, ORANGE, GREY)]
-"""Colour and dash of curves that are told apart; more than these are not."""
+"""Colours and dashes of curves that can be told apart; beyond these, curves look alike."""
 PANEL = (3.4, 2.7)
 """Width and height of one picture in a grid, in inches."""
 
@@ -34,7 +34,8 @@ def grid_or_new(ax: Any, number: int, columns: int) -> np.ndarray:
         given = np.atleast_1d(np.asarray(ax, dtype=object))
         if given.size < number:
             raise InputError(
-                f"ax holds {given.size} axes, the picture has {number} panels: pass as many axes."
+                f"ax holds {given.size} axes, but the picture has {number} panels: pass as "
+                "many axes."
             )
         return given
     columns = min(columns, number)
@@ -47,7 +48,7 @@ def grid_or_new(ax: Any, number: int, columns: int) -> np.ndarray:
 
 
 def legend_above(ax: Axes, **settings: Any) -> None:
-    """A legend over what is drawn, which often fills the picture: it gets room of its own."""
+    """Place the legend above the curves, which often fill the picture, in space of its own."""
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + 0.25 * (high - low))
     ax.legend(frameon=False, **settings)
@@ -59,7 +60,7 @@ def line_colour() -> str:
 
 
 NAMED_GROUPS = 40
-"""Groups up to which a caterpillar plot names them."""
+"""The largest number of groups that a caterpillar plot labels by name."""
 
 
 def trace(estimator: MixedEstimator, ax: Axes | None = None) -> Axes:
@@ -89,7 +90,8 @@ def posterior(
 ) -> Any:
     """Posterior density of a parameter, with its 90 % interval.
 
-    Several names, or None for all main parameters, make a grid; ``truth`` is then by name.
+    Several names, or None for all main parameters, make a grid; ``truth`` then maps names to
+    values.
     """
     drawn = tables.drawn_parameters(estimator.posterior_)
     names = [name] if isinstance(name, str) else list(drawn.values) if name is None else list(name)
@@ -131,11 +133,12 @@ def caterpillar(
 ) -> Axes:
     """Group effects in order of size, with 90 % intervals.
 
-    Of more than ``most`` groups those at evenly spaced ranks are shown, the extremes included.
+    With more than ``most`` groups, only those at evenly spaced ranks are shown, including the
+    extremes.
     """
     effects = estimator.posterior_.names.effects
     if not effects:
-        raise DataError("the model has no effects: there are no groups to draw.")
+        raise DataError("the model has no group effects to draw.")
     effect = effects[0] if effect is None else effect
     if effect not in effects:
         raise DataError(f"effect={effect!r}: the model has {', '.join(map(repr, effects))}.")
@@ -246,7 +249,7 @@ def variance_share(
 
 
 def _curves(estimator: MixedEstimator, table: Any, ax: Axes | None) -> Axes:
-    """One line per group; with bands and a legend if they are few, thin and grey if not."""
+    """One line per group: with bands and a legend if there are few, otherwise thin and grey."""
     ax = axes_or_new(ax)
     variable, labels = table.columns[1], list(dict.fromkeys(table["group"]))
     few, named = len(labels) <= len(CURVES), isinstance(estimator.group_, str)

@@ -1,4 +1,4 @@
-"""Pictures of predictions beside what was observed: replicates, calibration, residuals."""
+"""Pictures that compare predictions with observations: replicates, calibration, residuals."""
 
 from typing import Any
 
@@ -33,11 +33,11 @@ def predictive_check(
     draws: int = 50,
     seed: int = 0,
 ) -> Axes:
-    """Replicated data sets beside the observed one.
+    """Data sets simulated from the model, compared with the observed one.
 
-    For numbers, densities of all responses; for counts and several classes, how often each value
-    occurs; for two classes, the share of the second one in every group (in tenths of the rows by
-    probability where there are no groups).
+    For numbers, the densities of all responses; for counts and several classes, how often each
+    value occurs; for two classes, the share of the second class in every group (or, without
+    groups, in tenths of the rows ordered by probability).
     """
     ax = axes_or_new(ax)
     support = estimator.posterior_.model.response.support
@@ -120,11 +120,11 @@ def _shares(y: np.ndarray, replicated: np.ndarray, cells: np.ndarray, kind: str,
 def calibration(
     estimator: MixedEstimator, X: Any, y: Any, ax: Any = None, **settings: Any
 ) -> np.ndarray:
-    """Whether predicted probabilities come true; two panels.
+    """Whether predicted probabilities agree with observed frequencies, in two panels.
 
-    For numbers and counts: histogram of the probability integral transform, and the share of
+    For numbers and counts: a histogram of the probability integral transform, and the share of
     responses inside intervals of every level. For two classes: observed shares by predicted
-    probability, and how often probabilities were predicted. Settings as in ``check_rows``.
+    probability, and how often each probability was predicted. Settings as in ``check_rows``.
     """
     return draw_calibration(estimator, estimator.check_rows(X, y, **settings), ax)
 
@@ -193,8 +193,8 @@ def residuals(
 ) -> Axes:
     """Residuals against predictions, with averages; settings as in ``check_rows``.
 
-    For numbers each residual is divided by its predictive sd; for classes, where single ones
-    tell nothing, averages of observed minus predicted with the range to expect.
+    For numbers, each residual is divided by its predictive sd. For classes, where single residuals
+    tell nothing, averages of observed minus predicted are shown with the range to expect.
     """
     return draw_residuals(estimator, estimator.check_rows(X, y, **settings), ax)
 

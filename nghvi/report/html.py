@@ -1,7 +1,7 @@
 """Small pieces of HTML: what comes from a user is escaped, what is made here is ``Html``.
 
-Beside them the style of the page (light and dark, screen, phone and paper) and its pictures: inline
-SVG that takes the page's font and colours.
+The module also has the style of the page (light and dark, screen, phone and paper) and its
+pictures: inline SVG in the font and colours of the page.
 """
 
 import contextlib

@@ -18,7 +18,7 @@ TITLES = {True: "Report of a mixed classification", False: "Report of a mixed re
 def write_report(
     estimator: MixedEstimator, path: str | os.PathLike, X: Any = None, y: Any = None
 ) -> pathlib.Path:
-    """Write the page to ``path``; an existing file is replaced at once or not at all."""
+    """Write the page to ``path``; an existing file is replaced completely or not at all."""
     place = place_of(path)
     if (X is None) != (y is None):
         raise DataError("report: give both X and y, or neither.")

@@ -1,4 +1,4 @@
-"""What the page is about, and its parts: each from the estimator and the rows that were given."""
+"""The subject of the page, and its sections, each made from the estimator and the given rows."""
 
 import platform
 from functools import partial
@@ -117,8 +117,9 @@ def predictions(subject: Subject) -> Html:
     title = "Predictions against data"
     if checked is None:
         said = (
-            "Left out: a fitted model does not keep its rows. Call report(path, X, y) with the "
-            "rows of the fit, or with new ones, for predictive checks, calibration and residuals."
+            "This part is left out because a fitted model does not keep its rows. For predictive "
+            "checks, calibration and residuals, call report(path, X, y) with the rows of the fit "
+            "or with new ones."
         )
         return section(title, paragraph(said))
     draw = subject.gallery.picture
@@ -131,15 +132,15 @@ def predictions(subject: Subject) -> Html:
     pictures = [
         *draw(
             lambda ax: plots.predictive_check(estimator, X, y, ax),
-            "Data that the fitted model would produce look like the data if it fits.",
+            "If the model fits, data simulated from it look like the observed data.",
         ),
         *draw(
             lambda ax: draw_residuals(estimator, checked, ax),
-            "Averages should stay near zero all along.",
+            "Averages should stay near zero throughout.",
         ),
         *draw(
             lambda axes: draw_calibration(estimator, checked, axes),
-            "Grey: as far as chance alone would go.",
+            "Grey: what chance alone would explain.",
             "How sure the model is of its predictions."
             if binary
             else "On the diagonal if calibrated; below it if intervals are too narrow.",
@@ -244,13 +245,13 @@ def parameters(subject: Subject) -> Html:
         if response.ratio is not None:
             ratios = estimator.ratios()[[*RATIOS]].loc[features].astype(float)
             rows = [[row[0], *map(words.number, row[1:])] for row in ratios.itertuples()]
-            said = f"{response.ratio.capitalize()}s: factors for 1 more of an input"
+            said = f"{response.ratio.capitalize()}s: the factor when an input increases by 1"
             content.append(table(said, ["coefficient", "median", "5 %", "95 %"], rows))
     else:
         content.append(
             paragraph(
-                "The coefficients of a network belong to features that it has learnt (h1, h2, ...) "
-                "and mean nothing one by one; the profiles below say what it does."
+                "The coefficients of a network belong to learnt features (h1, h2, ...) and mean "
+                "nothing on their own; the profiles below show what the network does."
             )
         )
     spread = [name for name in summary.index if name not in features]
@@ -275,7 +276,7 @@ def parameters(subject: Subject) -> Html:
 
 
 def priors(subject: Subject) -> Html | None:
-    """The parameters whose posterior depends on the priors; nothing where none does."""
+    """The parameters whose posterior depends on the priors; nothing if there are none."""
     estimator = subject.estimator
     if not words.is_linear(estimator):  # priors of learnt features always matter
         return None
@@ -295,9 +296,10 @@ def priors(subject: Subject) -> Html | None:
         for name, row in found.iloc[:MOST_PARAMETERS].iterrows()
     ]
     said = (
-        f"The posterior of these parameters changes with the priors by {THRESHOLD} or more: by "
-        "about a quarter of its sd or more if the priors were squared. Where the data say little, "
-        "that is to be expected: look at prior_summary() and choose priors that you stand for."
+        f"The posterior of these parameters depends on the priors (a sensitivity of {THRESHOLD} or "
+        "more): if the priors were squared, it would move by about a quarter of its sd or more. "
+        "That is to be expected where the data say little. Look at prior_summary() and choose "
+        "priors that you can defend."
     )
     heads = ["parameter", "prior", "data", "stated prior", "reading"]
     title = "Sensitivity to priors and data" + _cut(list(found.index))
@@ -337,9 +339,9 @@ def groups(subject: Subject) -> Html | None:
     effects = estimator.posterior_.names.effects
     if not effects:
         return None
-    said = "Dots: a group's difference from the population; bars: 90 % intervals."
+    said = "Dots are differences from the population; bars are 90 % intervals."
     if not words.is_linear(estimator):
-        said += " The intercept is the response where all learnt features are zero."
+        said += " The intercept is the response when all learnt features are zero."
     shown = effects[:MOST_EFFECTS] if words.is_linear(estimator) else effects[:1]
     factors = estimator.posterior_.names.factors
     found = {factor.name: estimator.group_effects(factor.name) for factor in factors}
@@ -381,9 +383,9 @@ def profiles(subject: Subject) -> Html | None:
     ]
     said = "What the network has learnt: the expected response along its strongest inputs"
     if len(chosen) > 1:
-        said += ", for the population and for groups with a low, a middling and a high response"
+        said += ", for the population and for groups with a low, a medium and a high response"
     content = element("div", *pictures, class_="figures")
-    said += ". All other inputs are at their medians; bands are 90 % for the expected response."
+    said += ". All other inputs are at their medians; bands are 90 % intervals of the expectation."
     inputs = estimator.reader_.inputs
     if len(names) < len(inputs):
         said += f" Not shown: {', '.join(n for n in inputs if n not in names)}."
@@ -391,7 +393,7 @@ def profiles(subject: Subject) -> Html | None:
 
 
 def _typical_groups(estimator: MixedEstimator, name: str, among: int = 50) -> list:
-    """Groups whose profiles are lowest, in the middle and highest, of some of one factor's."""
+    """The groups with the lowest, the middle and the highest profile among some of one factor."""
     labels = estimator.groups_
     if isinstance(labels, dict) or not len(labels):
         return []

@@ -40,7 +40,7 @@ def judgement(estimator: MixedEstimator) -> Judgement:
         use = "Means can be used; sds and tails are approximate."
         return Judgement("care", f"{heading}, with care", said, use)
     if not linear:
-        use = "Other networks may fit as well: judge this one by its predictions."
+        use = "Other networks may fit equally well: judge this one by its predictions."
         return Judgement("good", heading, said, use)
     return Judgement("good", heading, said, "The results below can be used.")
 
@@ -75,10 +75,7 @@ def scale(estimator: MixedEstimator) -> str:
         effect = f"makes {estimator.classes_[1]} more probable"
     else:
         effect = "raises the expected response"
-    return (
-        f"All numbers here are on the {response.link} scale: what raises the sum of the terms "
-        f"{effect}."
-    )
+    return f"All numbers here are on the {response.link} scale: a larger sum of the terms {effect}."
 
 
 def share(value: float) -> str:
@@ -93,8 +90,8 @@ def accuracy(estimator: MixedEstimator, checked: pd.DataFrame) -> str:
         right = 1 - scores.misclassification_rate(y, predicted)
         usual = max(y.mean(), 1 - y.mean())
         return (
-            f"The more probable class is right in {share(right)} of the rows; always naming the "
-            f"more frequent class would be right in {share(usual)}."
+            f"The more probable class is correct in {share(right)} of the rows; always choosing "
+            f"the more frequent class would be correct in {share(usual)}."
         )
     explained, error = scores.r2(y, predicted), scores.rmse(y, predicted)
     return (
@@ -104,7 +101,7 @@ def accuracy(estimator: MixedEstimator, checked: pd.DataFrame) -> str:
 
 
 def coverage(checked: pd.DataFrame) -> str:
-    """Whether intervals hold what they promise, and by how much chance alone would differ."""
+    """Whether intervals cover as much as they should, and how far off chance alone could be."""
     return " ".join(_coverage(checked["pit"].to_numpy(), level) for level in (0.5, 0.9))
 
 
@@ -124,17 +121,15 @@ def rows_checked(checked: pd.DataFrame, total: int) -> str:
     which = f"{len(checked):,} of {total:,} rows, drawn at random" if some else f"{total:,} rows"
     if checked.attrs[ORIGIN] == PARTLY:
         return (
-            f"Tested on {which}, most of which are rows of the fit but not all of it: they are "
-            "predicted with themselves among the data, so all of this flatters. Give all rows of "
-            "the fit, or held-out rows only."
+            f"Tested on {which}. Some, but not all, rows of the fit are among them; these are "
+            "predicted from data that include them, so the results look better than they are. "
+            "Give all rows of the fit, or only held-out rows."
         )
     if checked.attrs[ORIGIN] == NEW:
-        return (
-            f"Tested on {which}; they are not the rows of the fit, so this is a test on new data."
-        )
+        return f"Tested on {which} that were not used in the fit, so this is a test on new data."
     said = f"Tested on {which} of the fit, each predicted from all the others (leave-one-out)."
     bad = int((checked["k_hat"] > RELIABLE).sum())
     if bad:
         rows = "row" if bad == 1 else "rows"
-        said += f" For {bad} very influential {rows} this is approximate and may flatter a little."
+        said += f" For {bad} very influential {rows} this is approximate and slightly optimistic."
     return said

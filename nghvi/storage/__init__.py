@@ -1,8 +1,8 @@
 """Fitted estimators and posteriors in files: ``save`` and ``load``, without pickle.
 
-A file holds numbers and names, never code. All attributes of an estimator are kept but one: a
-``random_state`` that is a generator object comes back as None (its state is of no use to a fit
-that is done). An interrupted fit can be resumed after loading.
+A file holds numbers and names, never code. All attributes of an estimator are kept, with one
+exception: a ``random_state`` that is a generator object comes back as None, since a finished fit
+has no use for its state. An interrupted fit can be resumed after loading.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def save(fitted: Any, path: str | os.PathLike) -> None:
 def load(path: str | os.PathLike) -> Any:
     """The estimator or the ``Posterior`` that was saved to ``path``, ready to predict.
 
-    Own classes in it must be registered (:func:`register`): a file only names them.
+    Classes of your own must be registered first (:func:`register`): the file only names them.
     """
     stored = file.read(path)
     try:

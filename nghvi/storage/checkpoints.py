@@ -1,8 +1,8 @@
-"""Checkpoints of a running fit: numbered files in a directory, the newest readable one counts.
+"""Checkpoints of a running fit: numbered files in a directory, of which the newest readable counts.
 
 A file is complete or absent and is read only if its checksums agree (:mod:`nghvi.storage.file`),
-so a fit that was killed at any moment continues from the last file as if nothing had happened. One
-that is damaged is passed over for the one before. Of several processes the first one writes.
+so a fit that was killed at any moment continues from the last file as if nothing had happened. If
+that file is damaged, the one before it is used. With several processes, the first one writes.
 """
 
 import os
@@ -29,8 +29,8 @@ class CheckpointWarning(UserWarning):
 class Checkpoints:
     """The checkpoints of one fit.
 
-    ``facts``: what decides its course, by name; a checkpoint of another fit is refused.
-    ``every``: seconds between two checkpoints; 0 makes one after every chunk of steps.
+    ``facts``: everything that decides its course, by name; checkpoints of another fit are refused.
+    ``every``: seconds between two checkpoints; 0 writes one after every chunk of steps.
     """
 
     def __init__(self, directory: str | os.PathLike, facts: dict[str, str], every: float) -> None:
@@ -46,9 +46,9 @@ class Checkpoints:
             ) from None
 
     def newest(self) -> Position | None:
-        """Where the fit was by the newest one that can be read; None if there is none.
+        """The position in the newest checkpoint that can be read; None if there are no checkpoints.
 
-        All processes must ask.
+        All processes must call this.
         """
         files = checkpoint_files(self.directory)
         found = None
@@ -72,7 +72,10 @@ class Checkpoints:
         return found
 
     def offer(self, position: Position, ends: bool) -> None:
-        """Keep where the fit is, if it is time to (or if it ends there). All must call."""
+        """Save the position if it is time to, or if the fit ends here.
+
+        All processes must call this.
+        """
         due = time.monotonic() - self._written >= self._every
         if not any_process(ends or due):
             return

@@ -4,9 +4,9 @@ A file names classes; only the ones listed here, or registered by the running pr
 from it. Instances are restored field by field, without calling a constructor, so nothing in a
 file decides what code runs.
 
-A file with the right checksums may still have been written by another program, or by hand: a value
-is compared with the annotation of its field. What an annotation does not tell (``Any``, a protocol,
-a name of ours for something untyped) is let pass.
+A file with correct checksums may still have been written by another program, or by hand, so every
+value is compared with the annotation of its field. Where an annotation says nothing (``Any``, a
+protocol, an alias for something untyped), any value is accepted.
 """
 
 import dataclasses
@@ -198,9 +198,9 @@ HIGHER = {
 def register(cls: Class) -> Class:
     """Allow instances of a class of your own (a trunk, a response, an estimator) in model files.
 
-    Call it, or use it as a decorator, in the process that saves and in the one that loads. The
-    class is known by its name; its instances must be told by their fields: an equinox module, a
-    frozen dataclass, a NamedTuple, or an estimator.
+    Call it, or use it as a decorator, both in the process that saves and in the one that loads. A
+    file refers to the class by name, and its instances must be determined by their fields: it has
+    to be an equinox module, a frozen dataclass, a NamedTuple or an estimator.
     """
     if not issubclass(cls, Estimator):
         field_names(cls)

@@ -1,11 +1,11 @@
 """From values to JSON and arrays, and back: numbers, text, labels, containers, known classes.
 
-What JSON has no word for becomes an object with a tag: ``{"tuple": [...]}``, ``{"float": "nan"}``,
-``{"array": name, ...}``, ``{"class": name, "fields": {...}}``. Plain dicts are tagged too, so a
-tag can never be taken for data.
+What JSON cannot express becomes an object with a tag: ``{"tuple": [...]}``, ``{"float": "nan"}``,
+``{"array": name, ...}``, ``{"class": name, "fields": {...}}``. Plain dicts are tagged as well, so
+a tag can never be mistaken for data.
 
-Arrays become tensors that a safetensors file can hold. Numbers are stored as what they are; text,
-dates, complex numbers and foreign byte orders as their bytes, whose meaning is described beside.
+Arrays become tensors that a safetensors file can hold. Numbers are stored directly; text, dates,
+complex numbers and foreign byte orders are stored as bytes together with a description.
 """
 
 import datetime

@@ -1,7 +1,7 @@
 """The model file: a zip with ``model.json`` and ``arrays.safetensors``, both uncompressed.
 
-A file is complete or absent: it is written beside its place and moved there. It is read only if
-both checksums agree, so a damaged file never becomes a model that is slightly wrong.
+A file is complete or absent: it is written next to its destination and then moved there. It is read
+only if both checksums agree, so a damaged file never becomes a model that is slightly wrong.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class Stored(NamedTuple):
 
 
 def write(path: str | os.PathLike, model: Any, arrays: dict[str, np.ndarray]) -> None:
-    """Write a model file; an existing one is replaced at once or not at all."""
+    """Write a model file; an existing one is replaced completely or not at all."""
     place = place_of(path)
     tensors = safetensors.numpy.save(arrays)
     content = {

@@ -250,7 +250,7 @@ def test_places_that_cannot_be_written_or_read(tmp_path, capsys):
 
 def test_usage_errors_and_help(capsys):
     fit = ["fit", "x.csv", "--out", "run"]
-    hidden = "give widths of layers, such as 32,16,8"
+    hidden = "give layer widths, such as 32,16,8"
     for arguments, said in (
         ([], "--formula --target is required"),
         (["--target", "y", "--hidden", "32,a"], hidden),

@@ -81,7 +81,7 @@ def test_gaps_and_categories_are_told_and_predictions_remember(place, panel, cap
     ("content", "arguments", "said"),
     [
         ("y;x\n1,5;2\n3;4,5\n", [], "line 1: columns are separated by semicolons; give --sep ';'"),
-        ("y,x\n1,2\n3,4\n", ["--decimal", ","], "they have to differ"),
+        ("y,x\n1,2\n3,4\n", ["--decimal", ","], "they must differ"),
         ("y,x\n,2\n3,\n", ["--missing", "drop"], "every row has an empty cell"),
         ("y,x\n1,2\n3,\n", [], "leave such rows out with --missing drop"),
         ("y,x\n1,2.5\n2,3.5\n3,4.5\n4," + "a" * 200_000, [], "line 5: 'aaa"),
@@ -104,7 +104,7 @@ def test_signs_are_one_character(capsys):
     for sign in ("ab", "a", "-", ""):
         with pytest.raises(SystemExit):
             main(["fit", "d.csv", "--formula", "y ~ x", "--out", "o", "--sep", sign])
-        assert "give one sign" in capsys.readouterr().err
+        assert "give a single character" in capsys.readouterr().err
 
 
 def test_a_table_without_room_in_memory_stays_on_disk(place, capsys):
@@ -112,11 +112,11 @@ def test_a_table_without_room_in_memory_stays_on_disk(place, capsys):
     data, target = str(place / "data.parquet"), ["--target", "y", "--group", "g"]
     assert main(["fit", data, *target, *few, "--out", str(place / "disk")]) == 0
     said = capsys.readouterr().err
-    assert "of memory, and 1e-06 GB are to be used (--memory): its rows are read from disk" in said
+    assert "of memory, and 1e-06 GB may be used (--memory): its rows are read from disk" in said
     assert (place / "disk" / rundir.ROWS).is_dir()
     for arguments in (FORMULA, ["--target", "y"], [*target, "--missing", "drop"]):
         assert main(["fit", data, *arguments, *few[:2], "--out", str(place / "none")]) == 2
-        assert "save it as Parquet and name --target and --group" in capsys.readouterr().err
+        assert "save it as Parquet and give --target and --group" in capsys.readouterr().err
     # What was begun on disk goes on there, whatever memory there is now.
     again = ["fit", data, *target, "--out", str(place / "disk"), "--resume", "--quiet"]
     assert main(again) == 0

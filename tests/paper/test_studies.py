@@ -106,7 +106,7 @@ def test_a_full_disk_keeps_the_rows_before(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing"], "no study 'nothing'"),
+        (["nothing"], "unknown study 'nothing'"),
         (["probit", "--replicates", "0"], "at least 1"),
         (["example2b", "--parameters", "missing.json"], "no such file"),
     ],
@@ -173,5 +173,5 @@ def test_commands_side_by_side_speak_and_the_worst_exit_code_counts(capsys):
     commands = [["reproduce", "nothing"], ["--version"], ["reproduce", "all", "--replicates=0"]]
     assert run_side_by_side(commands, Console(width=200)) == 2
     said = capsys.readouterr().out
-    for expected in ("no study 'nothing'", f"nghvi {nghvi.__version__}", "at least 1"):
+    for expected in ("unknown study 'nothing'", f"nghvi {nghvi.__version__}", "at least 1"):
         assert expected in said

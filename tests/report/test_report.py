@@ -104,7 +104,7 @@ def test_a_converged_fit_is_said_to_be_usable(fitted, panel, tmp_path):
     page = checked_page(tmp_path / "r.html")
     assert "The results below can be used." in page.text
     assert "What to do" not in page.text
-    assert "Left out: a fitted model does not keep its rows." in page.text
+    assert "because a fitted model does not keep its rows." in page.text
     row = fitted.summary().loc["b"]
     assert words.number(row["mean"], row["sd"]) in page.text
     assert "sd between groups: a" in page.text

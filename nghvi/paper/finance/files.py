@@ -1,9 +1,9 @@
 """The files of an asset pricing panel: monthly returns of firms, and factors.
 
-Every complaint names file, line and column.
+Every error names the file, the line and the column.
 
 A CRSP extract has ``permno, date, ret, siccd`` and returns as fractions; letters and the numbers
--66, -77, -88, -99 stand for returns that are missing, ``dlret`` (if there) is compounded into the
+-66, -77, -88, -99 stand for missing returns, and ``dlret``, if present, is compounded into the
 month of delisting. A merged panel has ``ticker`` (or ``firm``), ``month``, ``ret`` and ``sic``
 and returns in percent.
 
@@ -100,8 +100,8 @@ def _percent(path: pathlib.Path, values: pd.Series) -> pd.Series:
     if wrong.any():
         row = int(wrong.to_numpy().argmax())
         raise DataError(
-            f"{place(path, row, 'ret')}: a return of {percent.iloc[row]:g} % cannot be; CRSP's are "
-            "fractions (0.05), those of a merged panel are in percent (5)."
+            f"{place(path, row, 'ret')}: a return of {percent.iloc[row]:g} % is impossible; "
+            "CRSP's are fractions (0.05), those of a merged panel are in percent (5)."
         )
     return percent
 
@@ -122,8 +122,8 @@ def _sic(path: pathlib.Path, values: pd.Series) -> pd.Series:
 def _distinct(path: pathlib.Path, found: pd.DataFrame) -> Returns:
     """One row per firm and month.
 
-    Rows with the same return are repetitions (CRSP adds one for every event of the month) and the
-    last one's SIC code counts; two different returns are an error.
+    Rows with the same return are repetitions (CRSP adds one for every event of the month), of which
+    the last one's SIC code is used; two different returns are an error.
     """
     key = ["firm", "month"]
     again = found.duplicated(key, keep=False)

@@ -70,16 +70,16 @@ def load_panel(
     min_firms: int = 1,
     excess: bool = False,
 ) -> StockPanel:
-    """Read returns and factors and make a balanced, standardised panel of them.
+    """Read returns and factors into a balanced, standardised panel.
 
-    ``path``: a CRSP extract or a merged panel (see ``finance.files``), CSV or Parquet; or
-    a folder with one such file. ``factors``: one or more files of French's library or plain
-    tables; left out, all such files in the same folder. ``start``, ``end``: first and last month;
-    otherwise those of the returns. ``split``: first month of the test data. ``min_firms``: smaller
-    groups are merged with their neighbours, 2834 into 283x, 28xx, 2xxx. ``excess``: returns above
-    the risk-free rate.
+    ``path``: a CRSP extract or a merged panel (see ``finance.files``), CSV or Parquet, or a folder
+    with one such file. ``factors``: one or more files of French's library, or plain tables; by
+    default all such files in the same folder. ``start``, ``end``: the first and the last month; by
+    default those of the returns. ``split``: the first month of the test data. ``min_firms``:
+    smaller groups are merged with their neighbours, 2834 into 283x, 28xx, 2xxx. ``excess``: whether
+    to subtract the risk-free rate from the returns.
 
-    A firm belongs to its last SIC code of the training data.
+    A firm belongs to the industry of its last SIC code in the training data.
     """
     path = pathlib.Path(path)
     returns_file = _returns_file(path) if path.is_dir() else path
@@ -246,8 +246,8 @@ def synthetic_panel(
 ) -> StockPanel:
     """Returns linear in three factors with coefficients by industry and Student-t noise.
 
-    Group sizes are unequal as those of industries are; five further factors are given but do
-    not enter the returns, apart from the two that copy others with error.
+    Group sizes are as unequal as those of industries. Five further factors are included but do not
+    affect the returns; two of them are noisy copies of others.
     """
     rng = np.random.default_rng(seed)
     months = pd.period_range(start, end, freq="M")

@@ -39,4 +39,4 @@ BASELINES: dict[str, Callable[..., Inference]] = {
     "least-squares": _least_squares,
     **STOPPED_BY_VALIDATION,
 }
-"""Methods by the name that an estimator's ``method`` has for them: (model, rows, seed=, steps=)."""
+"""By the name that an estimator's ``method`` takes; called with (model, rows, seed=, steps=)."""

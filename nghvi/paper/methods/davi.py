@@ -7,13 +7,13 @@ Effects are standardised by their exact conditional given theta (:func:`effects_
                      = log p(y | theta) + log p(theta) + sum_k log N(a_k; 0, I)
 
 and ``q = N(theta; mu, C C') prod_k N(a_k; mu_k, C_k C_k')``, all factors lower triangular and
-free. The last line is what is computed: the one before without its detour over alpha. It also
-says that at the optimum a_k ~ N(0, I), so that the best ELBO is the one of a full covariance
-Gaussian for theta with the exact conditional of the effects.
+free. The last line is what is computed; it avoids the detour over alpha. It also shows that
+a_k ~ N(0, I) at the optimum, so that the best ELBO is that of a full covariance Gaussian for theta
+with the exact conditional of the effects.
 
-One draw per step; steps of length 0.001 sqrt(dim lambda) by the rule of ``snngm``. As published
-(``legacy``) the length is constant and the last iterate hovers about the optimum at that distance;
-corrected, it falls linearly to zero over the second half of the steps.
+A step uses one draw and has length 0.001 sqrt(dim lambda) by the rule of ``snngm``. As published
+(``legacy``), the length is constant and the last iterate hovers around the optimum at that
+distance; corrected, it falls linearly to zero over the second half of the steps.
 """
 
 import time
@@ -88,7 +88,7 @@ def davi(
     legacy: bool = False,
     progress: Progress | None = None,
 ) -> DaviFit:
-    """Fit a mixed model with Gaussian response by DAVI; ``legacy``: the step rule as published."""
+    """Fit a mixed model with a Gaussian response by DAVI; ``legacy`` uses the published steps."""
     if not model.response.conjugate:
         raise InputError(
             "davi needs the exact conditional of the effects, which is known for a Gaussian "

@@ -1,8 +1,8 @@
 """Long-run reference draws from the exact posterior of linear, Student-t and probit mixed models.
 
-Chains of sweeps of blocked Gibbs sampling (``sweep`` has the equations), run side by side. Draws
-move slowly where a variance of the effects is near zero or badly determined, for probit more
-than for the linear model: judge a run by its effective sample size.
+Chains of blocked Gibbs sweeps (``sweep`` has the equations) run side by side. They mix slowly where
+a variance of the effects is near zero or poorly determined, for probit more than for the linear
+model, so judge a run by its effective sample size.
 """
 
 import dataclasses
@@ -66,8 +66,8 @@ def gibbs(
     """Draw from the posterior of a linear, Student-t or probit mixed model.
 
     Every chain starts at a random point and makes ``burn_in`` sweeps before its first draw.
-    ``keep_effects=False`` saves the memory of chains x draws x groups x effects numbers; mean
-    and sd of every effect are given in either case.
+    ``keep_effects=False`` saves the memory for chains x draws x groups x effects numbers; the mean
+    and sd of every effect are returned in either case.
     """
     _require_supported(model, rows)
     for name, value, least in (("draws", draws, 1), ("burn_in", burn_in, 0), ("chains", chains, 1)):

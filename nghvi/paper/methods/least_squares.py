@@ -2,8 +2,8 @@
 
     minimise  sum_i w_i (y_i - h(x_i)' beta)^2,   sigma^2 = mean squared residual
 
-The usual feed-forward network of applied work, as a posterior concentrated at the estimate. Where
-inputs repeat, their mean response and its weight give the same estimate.
+This is the usual feed-forward network of applied work, as a posterior concentrated at the estimate.
+If inputs repeat, their mean response and its weight give the same estimate.
 """
 
 import time
@@ -36,7 +36,7 @@ def least_squares(
 ) -> Inference:
     """Fit the weights and coefficients of a Gaussian model without random effects.
 
-    ``steps`` bounds the evaluations; None lets the solver decide.
+    ``steps`` limits the number of evaluations; None leaves it to the solver.
     """
     if model.num_effects or not model.response.conjugate:
         raise InputError(

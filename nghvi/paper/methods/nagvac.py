@@ -1,10 +1,9 @@
 """NAGVAC (Tran, Nguyen, Nott and Kohn 2020): natural gradients for a one-factor Gaussian.
 
 Effects are integrated out of the likelihood by importance sampling. An iteration and its parts are
-in ``nagvac_step``; here are the loop and its stopping rule. The prior is NAGVAC's own, not the
-model's. The published program inverts another matrix than the Fisher
-information by mistake and draws effects from dependent points; neither is repeated here, nor by
-``legacy=True``.
+in ``nagvac_step``; this module has the loop and its stopping rule. The prior is NAGVAC's own, not
+the model's. By mistake, the published program inverts a matrix that is not the Fisher information
+and draws effects from dependent points; neither is repeated here, not even by ``legacy=True``.
 """
 
 import time
@@ -78,11 +77,11 @@ def nagvac(
 ) -> NagvacFit:
     """Fit a mixed model with independent effects by NAGVAC.
 
-    With ``validation`` rows (groups coded like those of ``rows``) the run ends when their loss
-    has had no new minimum for more than ``patience`` iterations, and the best iterate is
-    returned; without them, the last of ``steps`` iterations. ``legacy``: effects of binary
-    responses are proposed from their prior, as published, not from Laplace's approximation.
-    ``fisher``: ``"blockdiag"`` or ``"exact"``, the whole matrix, damped.
+    With ``validation`` rows (whose groups are coded like those of ``rows``) the run ends when their
+    loss has had no new minimum for more than ``patience`` iterations, and the best iterate is
+    returned; without them, the last of ``steps`` iterations is. ``legacy``: propose the effects of
+    binary responses from their prior, as published, and not from Laplace's approximation.
+    ``fisher``: ``"blockdiag"``, or ``"exact"`` for the whole matrix, damped.
     """
     _require_supported(model, rows, validation, steps, fisher)
     begun = time.perf_counter()
@@ -136,7 +135,7 @@ def _require_supported(
         model.trunk.init_weights(jax.random.key(0))
     ):
         raise InputError(
-            "nagvac knows no learnt scales of weights: give the priors a fixed weight_sd."
+            "nagvac does not support learnt scales of weights: give the priors a fixed weight_sd."
         )
     if validation is not None and validation.num_groups != rows.num_groups:
         raise InputError(

@@ -135,8 +135,8 @@ def tables(rows: list[Row]) -> list[Table]:
             }
         )
     caption = (
-        "Probit model (web appendix C.2): RMSE of the latent y*, in steps. The exact posterior "
-        f"mean has {exact:.4f}."
+        "Probit model (web appendix C.2): RMSE of the latent y* by steps. That of the exact "
+        f"posterior mean is {exact:.4f}."
     )
     return [Table("probit", caption, pd.DataFrame(found).set_index("method"))]
 

@@ -28,9 +28,9 @@ def tables(rows: list[Row]) -> list[Table]:
     source = f"{rows[0]['data']}: {facts['firms']} firms in {facts['groups']} groups"
     models = [row for row in rows if is_model(row)]
     caption = (
-        f"Asset pricing ({source}), log score and R2: ours (paper's, on its data); standard "
-        "errors by blocks of months; over linear: test log score minus that of the best linear "
-        "model with the same noise; over Gaussian: minus that of the same model with Gaussian noise"
+        f"Asset pricing ({source}), log score and R2: ours (paper's, on its data). Standard errors "
+        "are by blocks of months. Over linear: the test log score minus that of the best linear "
+        "model with the same noise. Over Gaussian: minus that of the same model with Gaussian noise"
     )
     found = [
         Table("finance_models", caption, _models(models)),
@@ -42,7 +42,7 @@ def tables(rows: list[Row]) -> list[Table]:
             _sizes(models),
         ),
     ]
-    caption = f"One setting changed, three factors ({source}); differences to the model's usual"
+    caption = f"One setting changed, three factors ({source}); differences from the usual setting"
     changes = _changes([row for row in rows if row["factors"] == "FF3"])
     return found + [Table("finance_changes", caption, changes)] * bool(len(changes))
 
@@ -189,7 +189,7 @@ CALIBRATED = {
 
 
 def lek_profiles(row: Row, folder: pathlib.Path, name: str) -> None:
-    """Expected return along each factor, one row of panels a reference month; 90 % bands."""
+    """Expected return along each factor, one row of panels per reference month; 90 % bands."""
     months = list(dict.fromkeys(entry["volatility"] for entry in row["lek"]))
     factors = list(dict.fromkeys(entry["factor"] for entry in row["lek"]))
     size = (2.7 * len(factors) + 3.6, 2.4 * len(months) + 0.6)
@@ -230,7 +230,7 @@ def premia(row: Row, folder: pathlib.Path, name: str) -> None:
         _intervals(axis, table.loc[others], position[others], ("0.8", "0.4"), (0.6, 2))
         _intervals(axis, table.loc[largest], position[largest], (colours, colours), (2, 22))
         axis.axvline(table["mean"].mean(), color="black", lw=0.7, ls="--")
-        unit = "% a month" if term == "alpha" else f"% per % of {NAMES[term]}"
+        unit = "% per month" if term == "alpha" else f"% per % of {NAMES[term]}"
         axis.set(title=NAMES[term], xlabel=unit, yticks=[], ylim=(-2, len(table) + 1))
     axes[0].set_ylabel(f"{len(found['groups'])} industries, in order of their mean")
     _finish(figure, row, largest, "coefficients by industry, 90 % intervals")
@@ -254,7 +254,7 @@ def calibration(rows: list[Row], folder: pathlib.Path, name: str) -> None:
     for axis, level in zip(axes, levels, strict=False):
         axis.axhline(float(level), color="black", lw=0.8, ls=":")
         axis.set(title=f"{100 * float(level):g} % intervals", ylabel="share of returns inside")
-    axes[-1].set(title="log score", ylabel="mean a year")
+    axes[-1].set(title="log score", ylabel="mean per year")
     first_test = int(rows[0]["months_test"][0][:4])
     for axis in axes:
         axis.axvspan(first_test - 0.5, years[-1] + 0.5, color="0.94", zorder=0, lw=0)
@@ -269,7 +269,7 @@ def calibration(rows: list[Row], folder: pathlib.Path, name: str) -> None:
 def _intervals(
     axis: Axes, table: pd.DataFrame, at: pd.Series, colours: Any, sizes: tuple[float, float]
 ) -> None:
-    """A line and a dot an industry; colours and sizes of lines, then of dots."""
+    """One line and one dot per industry; colours and sizes of lines, then of dots."""
     reach = NORMAL_90 * table["sd"]
     axis.hlines(at, table["mean"] - reach, table["mean"] + reach, colors=colours[0], lw=sizes[0])
     axis.scatter(table["mean"], at, s=sizes[1], color=colours[1], lw=0, zorder=3)

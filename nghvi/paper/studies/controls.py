@@ -174,7 +174,7 @@ def tables(rows: list[Row]) -> list[Table]:
         (BINARY, _binary, "NAGVAC with its rule, Example 3 (effects of sd 0.1): ours (paper's)"),
         (GAUSSIAN, _gaussian, "NAGVAC on a Gaussian network, Example 2(a)"),
         (PANEL, _panel, "Deep mixed models as the paper estimates them: ours (paper's)"),
-        (LEVELS, _levels, "Example 1: how far log p(y) varies between data sets"),
+        (LEVELS, _levels, "Example 1: how much log p(y) varies between data sets"),
     ):
         if of.get(name):
             table = pd.DataFrame(make(of[name]))
@@ -210,7 +210,7 @@ def _linear(rows: list[Row]) -> list[Row]:
     return [
         {
             "Fisher matrix": rule,
-            "ELBO less log evidence": ", ".join(f"{value:.2f}" for value in gap[rule]),
+            "ELBO minus log evidence": ", ".join(f"{value:.2f}" for value in gap[rule]),
             "steps to within 10 nats": ", ".join(map(str, steps[rule])),
             "verdicts": verdicts(row["verdict"] for row in rows if row["rule"] == rule),
         }

@@ -126,7 +126,7 @@ def tables(rows: list[Row]) -> list[Table]:
         of_process = final[final["process"] == process]
         caption = (
             f"Example 3, effects of sd {EFFECT_SD[process]}: ours (paper's); medians over data "
-            f"sets. The true probabilities have PCE {of_process['pce_truth'].median():.4f}."
+            f"sets. The true probabilities have a PCE of {of_process['pce_truth'].median():.4f}."
         )
         found.append(Table(f"example3_{process}", caption, _table(of_process)))
     return found

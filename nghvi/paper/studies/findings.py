@@ -2,15 +2,15 @@
 
 A statement of the paper that one method is better than another is compared data set by data set::
 
-    Reproduces                    the paper's sign in a majority that chance does not give (sign
+    Reproduces                    the paper's sign in a majority that is not due to chance (sign
                                   test, 5 %), and a median difference of half to twice the paper's
     Reproduces in direction only  the same, but the difference is smaller or larger than that
-    Does not reproduce            the other sign, in a majority that chance does not give
+    Does not reproduce            the other sign, in a majority that is not due to chance
     Undecided                     ten data sets or more, and no such majority
     Too few data sets             fewer than ten
 
-Statements about scores on the one panel of returns need two standard errors (blocks of months).
-Sentences whose rows are not there yet, because a run is still going on, are left out.
+Statements about scores on the single panel of returns need two standard errors (by blocks of
+months). Sentences whose rows do not exist yet, because a run has not finished, are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,8 @@ LABELS = (YES, SIGN, NO, OPEN, FEW)
 FEWEST_TO_TELL, CHANCE, FACTOR, ERRORS = 10, 0.05, 2.0, 2.0
 """Data sets, level of the sign test, how far sizes may differ, standard errors that count."""
 FRESH = (
-    "Data are fresh draws from the paper's process, so levels differ from the paper's by sampling."
+    "The data are fresh draws from the paper's process, so levels differ from the paper's by "
+    "sampling error."
 )
 Held = Mapping[str, list[Row]]
 """Rows of all studies by name."""
@@ -58,21 +59,21 @@ def example1(held: Held) -> list[str]:
     sizes = advantage / printed
     alike = int(sizes.between(1 / FACTOR, FACTOR).sum())
     return [
-        f"The log evidence is the ceiling of every ELBO. Over {len(elbo)} settings our default "
-        f"stays within {-gap[OURS].min():.3f} nats of it, NG-HVI with three factors within "
-        f"{-gap[hybrid].min():.2f}, DAVI with decaying steps within {-gap['davi'].min():.3f}.",
+        f"No ELBO can exceed the log evidence. Over {len(elbo)} settings our default comes within "
+        f"{-gap[OURS].min():.3f} nats of it, NG-HVI with three factors within "
+        f"{-gap[hybrid].min():.2f} and DAVI with decaying steps within {-gap['davi'].min():.3f}.",
         f"{_label(advantage, printed.median(), fewest=1)}: computed as published, NG-HVI with "
         f"three factors is {_span(advantage)} nats above DAVI (the paper prints {_span(printed)}). "
-        f"One data set per setting; {alike} of {len(sizes)} differences are within a factor of "
-        f"{FACTOR:g} of the paper's, the farthest with {farthest[0]} groups and ratio "
-        f"{farthest[1]:g}, {advantage[farthest]:.1f} against {printed[farthest]:.1f}: where steps "
-        "of constant length end is chance.",
-        f"{NO}: that NG-HVI's advantage over DAVI comes from a better approximation. The published "
-        "value of NG-HVI takes likelihood and priors at the mean of q, and variances without a "
-        f"Jacobian: this adds {_span(accounting)} nats. DAVI's steps of constant length leave it "
-        f"{_span(elbo['davi'] - elbo[legacy])} nats short of its own optimum. What is left of the "
-        f"advantage is {_span(elbo[hybrid] - elbo['davi'])} nats.",
-        "With a Gaussian response DAVI's family contains NG-HVI's: its optimum cannot be lower.",
+        f"There is one data set per setting. {alike} of {len(sizes)} differences are within a "
+        f"factor of {FACTOR:g} of the paper's; the farthest, with {farthest[0]} groups and ratio "
+        f"{farthest[1]:g}, is {advantage[farthest]:.1f} instead of {printed[farthest]:.1f}: where "
+        "steps of constant length end is a matter of chance.",
+        f"{NO}: the claim that NG-HVI's advantage over DAVI comes from a better approximation. The "
+        "published value of NG-HVI evaluates the likelihood and the priors at the mean of q and "
+        f"omits the Jacobian of the variances, which adds {_span(accounting)} nats. DAVI's steps "
+        f"of constant length leave it {_span(elbo['davi'] - elbo[legacy])} nats short of its own "
+        f"optimum. What is left of the advantage is {_span(elbo[hybrid] - elbo['davi'])} nats.",
+        "With a Gaussian response DAVI's family contains NG-HVI's, so its optimum cannot be lower.",
         *_levels(elbo[legacy] - table.iloc[:, 0], held.get("controls", [])),
     ]
 
@@ -90,13 +91,13 @@ def _levels(above: pd.Series, rows: list[Row]) -> list[str]:
         f"{low:.1f} to {high:.1f} with {size} groups" for size, (low, high) in by_size.T.items()
     )
     return [
-        f"DAVI's levels lie {_span(above)} nats above the paper's. Between {frame['sets'].min()} "
-        f"data sets of a setting log p(y) has an sd of {_span(frame['sd'])} nats at the true "
-        f"parameters, and our data lie {_span(luck)} nats above its mean. Measured from that mean "
-        f"the paper's levels are off by this number of sds: {said} (ratios share their draws, "
-        "here as in the authors' program). Beyond two sds this is unexplained: constants, priors "
-        "and starts are those of the program, and a constant missing in one method would not leave "
-        "the differences between methods as they are."
+        f"DAVI's levels are {_span(above)} nats above the paper's. Over {frame['sets'].min()} data "
+        f"sets per setting, log p(y) at the true parameters has an sd of {_span(frame['sd'])} "
+        f"nats, and our data are {_span(luck)} nats above its mean. The distance of the paper's "
+        f"levels from that mean, in sds, is {said} (all ratios share their draws, here as in the "
+        "authors' program). What exceeds two sds is unexplained: constants, priors and starting "
+        "values are those of the program, and a constant missing from one method would change the "
+        "differences between methods."
     ]
 
 
@@ -110,19 +111,20 @@ def probit(held: Held) -> list[str]:
             first, for_good = arrival(row, exact, OF_THE_EXACT)
             stays = "never for good" if for_good is None else f"for good from step {for_good}"
             comes = "never" if first is None else f"first at step {first}"
-            found.append(f"{row['method']} {comes}, {stays}, with {min(row['trace']):.3f} between")
+            lowest = f"falling to {min(row['trace']):.3f} in between"
+            found.append(f"{row['method']} {comes} and {stays}, {lowest}")
     if not found:
         return []
     return [
-        f"{FEW}: that NG-HVI converges in less than half the time of SG-HVI (one data set). The "
-        f"exact posterior mean of y* has RMSE {exact:.3f}. Within {100 * OF_THE_EXACT:.0f} % of it "
-        "are: "
+        f"{FEW}: the claim that NG-HVI converges in less than half the time of SG-HVI (one data "
+        f"set). The exact posterior mean of y* has an RMSE of {exact:.3f}. The methods come within "
+        f"{100 * OF_THE_EXACT:.0f} % of it as follows: "
         + "; ".join(found)
-        + ". Both curves fall below the exact value and come back, so that the steps to a first "
-        "crossing do not measure convergence.",
-        "Not the paper's estimator of the gradient: it draws y* and the effects, we draw the "
-        "effects by sweeps of the same kind and integrate y* out, which has less noise. This is so "
-        "for both rules, here and in Example 3.",
+        + ". Both curves fall below the exact value and come back, so the number of steps to a "
+        "first crossing does not measure convergence.",
+        "The estimator of the gradient is not the paper's: the paper draws y* and the effects; we "
+        "draw the effects by sweeps of the same kind and integrate y* out, which is less noisy. "
+        "This holds for both rules, here and in Example 3.",
     ]
 
 
@@ -133,7 +135,7 @@ def network(rows: list[Row], printed: Mapping[str, Mapping[str, float]], theirs:
     return [
         f"Test R2, median (5-95 % of data sets), best first: {_ranking(frame, key, False)}.",
         *_duels(wide, 1, printed, key),
-        f"{FRESH} We have {len(wide)} data set{'s' * (len(wide) != 1)}, the paper {theirs}.",
+        f"{FRESH} We have {len(wide)} data set{'s' * (len(wide) != 1)}, the paper has {theirs}.",
         *_judged(rows),
     ]
 
@@ -158,8 +160,8 @@ def _more_steps(rows: list[Row]) -> list[str]:
     return [
         "SG-HVI catches up with more steps: with 10,000 it is ahead of NG-HVI with 3,000 in "
         f"{ahead} of {len(wide)} data sets. The paper's figures "
-        f"({' and '.join(f'{value:.4f}' for value in printed)}) say the same: natural gradients "
-        "save steps here, they do not find a better posterior."
+        f"({' and '.join(f'{value:.4f}' for value in printed)}) say the same: here natural "
+        "gradients save steps but do not find a better posterior."
     ]
 
 
@@ -176,7 +178,7 @@ def example3(held: Held) -> list[str]:
         sd = f"Effects of sd {EFFECT_SD[str(process)]}"
         found.append(
             f"{sd}: test PCE, median (5-95 % of data sets), best first: "
-            f"{_ranking(group, key, True)}; the true probabilities have "
+            f"{_ranking(group, key, True)}; the true probabilities reach "
             f"{group['pce_truth'].median():.4f}."
         )
         found += _duels(wide, -1, printed_values.EXAMPLE_3, key, f", {sd.lower()}")
@@ -184,17 +186,17 @@ def example3(held: Held) -> list[str]:
     return [
         *found,
         *_judged(fitted.to_dict("records")),
-        "The effects' sd is 1 in the paper's text and 0.1 in its program, whose figures it prints: "
-        "both processes are run. The prior is the text's InverseGamma(0.1, 0.1) throughout; the "
-        "program has another (see the claims).",
-        f"NAGVAC here is a corrected one, with at most {STEPS['nagvac']} steps (paper: 3,000), "
-        f"without its rule on one data set per process ({NO_RULE!r}). The wrong inverse and the "
-        "dependent draws of the published program (see the claims) are not repeated by any method "
-        "here. Its predictions draw effects from their prior, as published: it cannot "
-        "use what is known about a group.",
-        "The hybrid methods start with sds of 0.01 here, as the authors' program does; from sds of "
-        "1, the start of the other examples, SG-HVI loses all units of its network.",
-        f"{FRESH} The paper has 100 of them, of the program's process.",
+        "The sd of the effects is 1 in the paper's text and 0.1 in its program, which produced the "
+        "printed figures; we run both processes. The prior is the text's InverseGamma(0.1, 0.1) "
+        "throughout; the program has a different one (see the claims).",
+        f"NAGVAC is corrected here and takes at most {STEPS['nagvac']} steps (paper: 3,000). On "
+        f"one data set per process it also runs without its stopping rule ({NO_RULE!r}). No method "
+        "here repeats the wrong inverse and the dependent draws of the published program (see the "
+        "claims). As published, its predictions draw effects from their prior, so they cannot use "
+        "what is known about a group.",
+        "Here the hybrid methods start with sds of 0.01, as in the authors' program. From sds of "
+        "1, with which the other examples start, SG-HVI loses all units of its network.",
+        f"{FRESH} The paper has 100 data sets, from the program's process.",
     ]
 
 
@@ -214,32 +216,37 @@ def finance(held: Held) -> list[str]:
     plain = {f"{k}, {name}": v for name in PLAIN for k, v in gains(name, LINEAR).items()}
     deeper, best = gains(DEEP[1], DEEP[0]), gains(DEEP[1], COEFFICIENTS)
     said = [
-        "Differences are of the test log score, ± a standard error by blocks of months; "
-        f"{ERRORS:g} of them count. One panel, which is not the paper's, and one seed.",
-        f"{YES if not _any_better(intercept) else NO}: that a random intercept does not improve a "
-        f"linear model ({_gains(intercept)}).",
-        f"{YES if not _any_better(coefficients) else NO}: that random coefficients do not improve "
-        f"its log score ({_gains(coefficients)}).",
-        f"{YES if not _any_better(plain) else NO}: that a network without groups, FNN, does not "
-        f"improve on a linear model ({_gains(plain)}).",
-        f"{_panel_label(deeper)}: that [32, 16, 8] dominates [8] among the deep mixed models "
-        f"({_gains(deeper)}).",
-        f"{_panel_label(best)}: that the deep mixed model [32, 16, 8] improves substantially on "
-        f"all alternatives (over random coefficients: {_gains(best)}).",
+        "The differences are in test log score, ± a standard error by blocks of months; a "
+        f"difference counts from {ERRORS:g} standard errors on. There is one panel, which is not "
+        "the paper's, and one seed.",
+        f"{YES if not _any_better(intercept) else NO}: the claim that a random intercept does not "
+        f"improve a linear model ({_gains(intercept)}).",
+        f"{YES if not _any_better(coefficients) else NO}: the claim that random coefficients do "
+        f"not improve the log score of a linear model ({_gains(coefficients)}).",
+        f"{YES if not _any_better(plain) else NO}: the claim that a network without groups, FNN, "
+        f"does not improve on a linear model ({_gains(plain)}).",
+        f"{_panel_label(deeper)}: the claim that [32, 16, 8] dominates [8] among the deep mixed "
+        f"models ({_gains(deeper)}).",
+        f"{_panel_label(best)}: the claim that the deep mixed model [32, 16, 8] improves "
+        f"substantially on all alternatives (over random coefficients: {_gains(best)}).",
     ]
     for factors in sets:
         rows_of = of[factors, DEEP[1]], of[factors, COEFFICIENTS]
         month, value = asset_pricing_views.without_a_month(*rows_of)
         said.append(
-            f"With {factors} a single month matters: without {month} the difference of "
-            f"{best[factors][0]:.4f} is {value:.4f}."
+            f"With {factors}, a single month matters: without {month} the difference changes from "
+            f"{best[factors][0]:.4f} to {value:.4f}."
         )
     tried = any(row["example"] == controls.PANEL for row in held.get("controls", []))
     said.append(
-        "The deep mixed models in these tables are fitted by the library's default with its "
-        "default priors, the paper's by NG-HVI with its own: the paper's figures in brackets are "
-        "of another panel, another method and other priors. NG-HVI and SG-HVI on this panel "
-        + ("are among the control runs." if tried else "were not run (controls --data runs them).")
+        "The deep mixed models in these tables are fitted by the library's default method with its "
+        "default priors, the paper's by NG-HVI with the paper's priors. The figures in brackets "
+        "thus belong to another panel, another method and other priors. NG-HVI and SG-HVI on this "
+        + (
+            "panel are among the control runs."
+            if tried
+            else "panel have not been run ('nghvi reproduce controls --data' runs them)."
+        )
     )
     return said
 
@@ -248,10 +255,10 @@ def months(held: Held) -> list[str]:
     """What months as a second factor change, and whether networks gain with them."""
     rows = held["months"]
     said = [
-        "Differences are of test log scores per return to random coefficients with months, ± a "
-        "standard error by blocks of months: of returns one by one, and of a month's jointly. A "
-        f"model is ahead if both are above {ERRORS:g} standard errors, and above zero whichever "
-        "month is left out."
+        "Models are compared with random coefficients with months by their test log score per "
+        "return, with returns scored one by one and with all returns of a month scored jointly; ± "
+        "is a standard error by blocks of months. A model is ahead if both differences exceed "
+        f"{ERRORS:g} standard errors and stay positive whichever month is left out."
     ]
     for row in rows:
         base = month_term.baseline(row, rows)
@@ -265,12 +272,12 @@ def months(held: Held) -> list[str]:
         )
         ahead = "is ahead" if better else "is not ahead"
         gains = "; ".join(
-            f"{title} {found[kind][0]:.4f} ± {found[kind][1]:.4f}, without any one month "
-            f"{found[kind][2]:.4f} to {found[kind][3]:.4f}"
+            f"{title} {found[kind][0]:.4f} ± {found[kind][1]:.4f}, and {found[kind][2]:.4f} to "
+            f"{found[kind][3]:.4f} with any one month left out"
             for kind, title in month_term.KINDS.items()
         )
         given_up = month_term.is_deep(row) and not row["network"]
-        note = "; the network was given up, and this is a linear model" * given_up
+        note = "; the network was dropped, so this is a linear model" * given_up
         said.append(f"{row['factors']}, {name} {ahead} ({gains}{note}).")
     return said
 
@@ -304,13 +311,13 @@ def of_controls(held: Held) -> list[str]:
     said = []
     if all(gaps.values()):
         parts = [
-            f"{rule} {np.median(gaps[rule]):.2f} nats after the last step, within 10 nats after "
+            f"{rule} {np.median(gaps[rule]):.2f} nats at the end, within 10 nats after "
             f"{np.median(steps[rule]):.0f} steps"
             for rule in gaps
         ]
         said.append(
-            "What the correction of F22 changes: on Example 1 the ELBO less log evidence is, median"
-            f" over {len(gaps['exact'])} data sets: {'; '.join(parts)}."
+            "What the correction of F22 changes: on Example 1 the ELBO minus the log evidence has "
+            f"these medians over {len(gaps['exact'])} data sets: {'; '.join(parts)}."
         )
     if len(nets):
         wide = nets.pivot_table("r2_test", "seed", "rule")
@@ -318,26 +325,26 @@ def of_controls(held: Held) -> list[str]:
         said.append(
             f"On Example 2(a) the exact matrix changes test R2 by {both.min():+.4f} to "
             f"{both.max():+.4f} ({int((both > 0).sum())} of {len(both)} data sets better). In runs "
-            "of this length, with one noisy draw per step, which matrix is used can hardly be "
-            "seen; without noise the printed one needs more steps (see the page on the correction)."
+            "of this length, with one noisy draw per step, it hardly matters which matrix is used; "
+            "without noise the printed one needs more steps (see the page on the correction)."
         )
     for row in rows:
         if row["example"] == controls.BINARY and row["rule"] == "nagvac-published":
             there = printed_values.EXAMPLE_3["nagvac"]
             said.append(
-                "NAGVAC with its rule, effects proposed from their prior as published: test PCE "
-                f"{row['pce_test']:.4f} after {row['taken']} steps (paper {there['pce_test']:.4f} "
-                f"after {there['steps']}), on one data set. That the rule stops early and leaves "
-                "poor predictions is not what we find; the published program's wrong inverse was "
-                "not tried, nor were 3,000 steps without the rule."
+                "NAGVAC with its stopping rule, and effects proposed from their prior as "
+                f"published, has a test PCE of {row['pce_test']:.4f} after {row['taken']} steps on "
+                f"one data set (paper: {there['pce_test']:.4f} after {there['steps']}). We do not "
+                "find that the rule stops early and leaves poor predictions. We tried neither the "
+                "published program's wrong inverse nor 3,000 steps without the rule."
             )
     for row in rows:
         if row["example"] == controls.GAUSSIAN:
             said.append(
                 f"On the Gaussian network of Example 2(a) {row['rule']} has a test R2 of "
-                f"{row['r2_test']:.4f} after {row['steps']} steps, {row['r2_test_published']:.4f} "
-                "with effects drawn from their prior (one data set). The paper reports poor "
-                "results and no figure."
+                f"{row['r2_test']:.4f} after {row['steps']} steps, or "
+                f"{row['r2_test_published']:.4f} with effects drawn from their prior (one data "
+                "set). The paper reports poor results without a figure."
             )
     return said
 
@@ -345,9 +352,9 @@ def of_controls(held: Held) -> list[str]:
 def claims(held: Held) -> list[str]:
     """The table says it."""
     return [
-        f"{len(held['claims'])} statements of the paper or of the authors' program, each with "
-        "numbers computed here. Wrong formulas are written out in the study; right ones are the "
-        "library's, scipy's or dense algebra."
+        f"{len(held['claims'])} statements from the paper or the authors' program are checked "
+        "against numbers computed here. The study writes out the wrong formulas; the correct ones "
+        "come from the library, scipy or dense algebra."
     ]
 
 
@@ -395,7 +402,7 @@ def _duels(
         verdict = ""
         if one in printed and other in printed:
             theirs = printed[one][key] - printed[other][key]
-            said += f"; the paper's {theirs:+.4f}"
+            said += f"; in the paper {theirs:+.4f}"
             verdict = f"{_label(difference, sign * theirs)}: "
         found.append(f"{verdict}{said}).")
     return found
@@ -425,7 +432,7 @@ def _judged(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     ):
         found = verdicts(r["verdict"] for r in chosen if isinstance(r.get("verdict"), str))
         said += [f"{who}: {found}"] * bool(found)
-    return [f"Verdicts of fits. {'; '.join(said)}."] if said else []
+    return [f"Verdicts on the fits: {'; '.join(said)}."] if said else []
 
 
 def _ranking(frame: pd.DataFrame, key: str, ascending: bool) -> str:

@@ -206,10 +206,10 @@ def tables(rows: list[Row]) -> list[Table]:
     facts = rows[0]["panel"]
     source = f"{rows[0]['data']}: {facts['firms']} firms in {facts['groups']} groups"
     caption = (
-        f"Asset pricing with months ({source}): log scores of the test months, of returns one by "
-        "one and of a month's returns jointly, per return; differences to random coefficients "
-        "with months; standard errors by blocks of months; without a month: the smallest and the "
-        "largest difference if any one month is left out"
+        f"Asset pricing with months ({source}): log scores per return in the test months, with "
+        "returns scored one by one and with all returns of a month scored jointly. Differences "
+        "are from random coefficients with months, standard errors by blocks of months. Without a "
+        "month: the smallest and the largest difference if any one month is left out"
     )
     return [Table("months_models", caption, _lines(rows))]
 

@@ -1,9 +1,9 @@
-"""The page of results, made of the rows and tables in a folder of studies::
+"""The page of results, written from the rows and tables in a folder of studies::
 
     python -m nghvi.paper.studies.results_page experiments/results docs/reproduction.md --anew
 
-The story comes first: what reproduces, what does not, and why. ``--anew`` first makes the tables
-and figures from the rows, whatever version wrote them; nothing is run.
+The story comes first: what reproduces, what does not, and why. ``--anew`` first rebuilds the tables
+and figures from the rows, whatever version wrote them; no study is run.
 """
 
 import argparse
@@ -35,20 +35,22 @@ TITLES = {
 PACKAGES = ("nghvi", "jax", "equinox", "optax", "numpy", "scipy", "pandas")
 HEAD = """# The paper, reproduced
 
-Written by `make results-page` from the rows in `{folder}`; do not edit. Rows hold every
-number with date, versions and commit. Where a table shows two figures, ours stands first and the
-paper's in brackets. Methods: `nghvi` is the library's default; `ng-hvi`, `sg-hvi` and
-`davi-published` are the published algorithms with the settings of the authors' program; `davi` has
-decaying steps; `nagvac` has a right natural gradient and fewer steps. "Not converged" is the
-library's verdict on a fit: that a published run of fixed length ends short of its own optimum.
-Times of examples are medians on a busy machine; "All examples together" has a quieter one's.
+This page says which results of the paper reproduce, which do not, and why. `make results-page`
+writes it from the rows in `{folder}`, so do not edit it; the rows hold every number with its
+date, versions and commit. Where a table shows two figures, ours comes first and the paper's is in
+brackets. The methods: `nghvi` is the library's default; `ng-hvi`, `sg-hvi` and `davi-published` are
+the published algorithms with the settings of the authors' program; `davi` has decaying steps;
+`nagvac` has a correct natural gradient and fewer steps. "Not converged" is the library's verdict on
+a fit; for a published run of fixed length it means that the run ends short of its own optimum.
+Times are medians on a busy machine, except those under "All examples together", which were measured
+on a quieter one.
 
-A statement that one method is better than another **reproduces** if the paper's sign is found in a
-majority of at least ten data sets that chance does not give (sign test, 5 %) and the median
-difference is half to twice the paper's; **in direction only** if it is smaller or larger. Below ten
-data sets there is no verdict. On the one panel of returns two standard errors are asked for. Why
-the verdicts are what they are is told under each example; {corrected} has the corrected method
-beside the printed one.
+A statement that one method is better than another **reproduces** if at least ten data sets show
+the paper's sign in a majority that is not due to chance (sign test, 5 %) and the median difference
+is half to twice the paper's. It reproduces **in direction only** if the difference is smaller or
+larger than that. With fewer than ten data sets there is no verdict. For the single panel of returns
+we require two standard errors. The sections below give the reasons for the verdicts, and
+{corrected} compares the corrected method with the printed one.
 """
 CORRECTED = "[](corrected.md)"
 SHOWN = {
@@ -66,7 +68,7 @@ SHOWN = {
     ),
     "summary": "example|m|z|n|p|lambda|s per step|minutes",
 }
-"""The columns of wide tables that the page shows; the files have all of them."""
+"""The columns of wide tables that the page shows; the files have all columns."""
 
 
 def write_page(folder: pathlib.Path, page: pathlib.Path) -> None:
@@ -90,7 +92,7 @@ def page_text(folder: pathlib.Path, page: pathlib.Path) -> str:
 
 
 def story(said: dict[str, list[str]]) -> str:
-    """The labelled sentences of all studies, by label: in short, unless something differs."""
+    """The labelled sentences of all studies, by label; shortened unless something differs."""
     lines = []
     for label in LABELS:
         found = [
@@ -114,13 +116,13 @@ def section(
     title = TITLES[name] + (f": {STUDIES[name].title}" if name in STUDIES else "")
     lines = [f"## {title}", ""]
     if not rows and not files:
-        return "\n".join([*lines, "Absent: not run yet.", ""])
+        return "\n".join([*lines, "This study has not been run yet.", ""])
     needs = f" {STUDIES[name].needs}" if STUDIES[name].needs else ""
     lines += [f"`nghvi reproduce {name}{needs} --out {folder.as_posix()}`", ""]
     if rows:
         lines += [made_by(rows) + data_of(name, rows), ""]
     if rows and rows[0].get("quick"):
-        lines += ["A quick run: few steps, groups and data sets. None of it should be quoted.", ""]
+        lines += ["A quick run with few steps, groups and data sets: do not quote its results.", ""]
     if said:
         lines += [*(f"* {sentence}" for sentence in said), ""]
     for file in files:
@@ -132,14 +134,14 @@ def section(
 
 
 def data_of(name: str, rows: list[Row]) -> str:
-    """Which data or parameters the rows were made with, where that is a choice."""
+    """Which data or parameters the rows were made with, if there is a choice."""
     for option, key in (("--data", "data"), ("--parameters", "network")):
         if option in STUDIES[name].needs:
             used = sorted({row[key] for row in rows if key in row})
             if used:
                 return f" Made with: {', '.join(used)}."
             if key == "network":
-                return " Written before rows recorded the network; new ones do."
+                return " These rows were written before rows recorded the network."
     return ""
 
 
@@ -156,7 +158,7 @@ def shown_columns(table: pathlib.Path, folder: pathlib.Path) -> list[str]:
 
 
 def make_anew(folder: pathlib.Path) -> None:
-    """Tables and figures of every study with rows."""
+    """Rebuild the tables and figures of every study that has rows."""
     for name, study in STUDIES.items():
         rows = read_rows(folder / "rows" / f"{name}.jsonl")
         full = [row for row in rows if not row.get("quick")]
@@ -165,7 +167,7 @@ def make_anew(folder: pathlib.Path) -> None:
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:
-    """Rows of any version; none where the file is absent."""
+    """Rows of any version; none if there is no file."""
     rows = []
     for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
         try:
@@ -191,8 +193,8 @@ def made_by(rows: list[Row]) -> str:
     changed = " (+: with uncommitted changes)" * any(c.endswith("+") for c in commits)
     return (
         f"{len(rows)} rows, {span}; commits {', '.join(commits)}{changed}; "
-        f"{', '.join(versions)}; {about[-1]['cores']} cores, load up to {load:.1f} when runs "
-        "began: times are those of a shared machine."
+        f"{', '.join(versions)}; {about[-1]['cores']} cores of a shared machine, with a load of up "
+        f"to {load:.1f} when runs started."
     )
 
 
@@ -207,9 +209,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m nghvi.paper.studies.results_page", description=__doc__
     )
-    parser.add_argument("folder", type=pathlib.Path, help="where studies have written")
+    parser.add_argument("folder", type=pathlib.Path, help="the folder that the studies wrote to")
     parser.add_argument("page", type=pathlib.Path, help="the Markdown file to write")
-    parser.add_argument("--anew", action="store_true", help="make tables and figures anew")
+    parser.add_argument("--anew", action="store_true", help="rebuild tables and figures")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.anew:

@@ -35,7 +35,11 @@ OTHERS = (
         "overwrites the first density",
     ),
     ("program, 2(a)", "100 replicates", "the script uses a variable that does not exist"),
-    ("program, 2(b)", "one file of parameters", "two of one name; the right one is found first"),
+    (
+        "program, 2(b)",
+        "one file of parameters",
+        "two files of the same name; the right one is found first",
+    ),
 )
 """Place, what stands there, what should stand there or what the program does."""
 
