@@ -1,4 +1,4 @@
-"""Grouped data as arrays, and the way there from data frames."""
+"""Grouped data as arrays, and how data frames and files are turned into them."""
 
 from nghvi.data.grouped import Moments as Moments
 from nghvi.data.grouped import Rows as Rows

@@ -1,10 +1,10 @@
-"""Laying groups of unequal size out in a few rectangular blocks.
+"""Lays groups of unequal size out in a few rectangular blocks.
 
-Sums over groups and copies from groups to rows are then reshapes of contiguous memory. A
-scatter over group codes, the alternative, is many times slower on a CPU, forwards and backwards.
-Groups are ordered by size and padded to their block's size; the block sizes are chosen to
-minimise the padding, so the largest group does not set the price of the others. Every block is
-code of its own in every program, so a small table is padded rather than divided.
+Sums over groups and copies from groups to rows are then reshapes of contiguous memory. The
+alternative, a scatter over group codes, is many times slower on a CPU, forwards and backwards.
+Groups are ordered by size and padded to the size of their block. Block sizes are chosen to minimise
+the padding, so that the largest group does not make the others expensive. Since every block adds
+code to every compiled program, small tables are padded rather than split into blocks.
 """
 
 import itertools
@@ -13,28 +13,29 @@ from typing import NamedTuple
 import numpy as np
 
 MOST_BLOCKS = 6
+"""The most blocks of a layout."""
 ROWS_PER_BLOCK = 1000
-"""Padding rows that a further block must save: it takes about as long to compile as they take to
-compute in all the steps of a fit."""
+"""How many padding rows a further block has to save: compiling it takes about as long as computing
+with so many rows in all steps of a fit."""
 MOST_ROOM = 1.5
-"""Times the rows that blocks may take for this."""
+"""How much larger than the table, in rows, blocks may become when they are merged."""
 LEAST, DOUBLING = 16, 1024
-"""Sizes that share programs: the least of them, and up to where each is twice the one before."""
+"""The smallest of the sizes that share compiled programs, and the size up to which they double."""
 
 
 class Layout(NamedTuple):
-    """Where every row goes."""
+    """The blocks of a table, and where each of its rows goes."""
 
     blocks: tuple[tuple[int, int], ...]
     """(number of groups, padded size) of each block, in memory order."""
     position: np.ndarray
-    """Target position of each original row."""
+    """Position of each original row in memory."""
     group_order: np.ndarray
     """Original group code of each group in memory order."""
 
 
 def lay_out(group: np.ndarray, num_groups: int) -> Layout:
-    """Blocks for rows with these group codes (0 to num_groups - 1; empty groups allowed)."""
+    """Lay out rows with these group codes, 0 to num_groups - 1; groups may be empty."""
     sizes = np.bincount(group, minlength=num_groups)
     least_padding = choose_sizes(np.maximum(sizes, 1))
     block = np.searchsorted(least_padding, np.maximum(sizes, 1))
@@ -52,7 +53,7 @@ def lay_out(group: np.ndarray, num_groups: int) -> Layout:
 
 
 def rank_within(group: np.ndarray, num_groups: int) -> np.ndarray:
-    """How many rows of its own group come before each row."""
+    """Return how many rows of its own group precede each row."""
     sizes = np.bincount(group, minlength=num_groups)
     rank = np.empty(group.size, int)
     order = np.argsort(group, kind="stable")
@@ -61,7 +62,10 @@ def rank_within(group: np.ndarray, num_groups: int) -> np.ndarray:
 
 
 def choose_sizes(sizes: np.ndarray) -> np.ndarray:
-    """At most MOST_BLOCKS padded sizes with the least total padding (dynamic programme)."""
+    """Return at most MOST_BLOCKS padded sizes with the least total padding, by dynamic programming.
+
+    ``sizes`` are the numbers of rows of the groups.
+    """
     candidates, counts = np.unique(_round_up(sizes), return_counts=True)
     if candidates.size <= 1:
         return np.array([sizes.max()])
@@ -88,9 +92,9 @@ def choose_sizes(sizes: np.ndarray) -> np.ndarray:
 
 
 def _few(block_sizes: np.ndarray, counts: np.ndarray, most: float) -> np.ndarray:
-    """Some of these sizes, where neighbouring blocks are better one: their groups stay in order.
+    """Merge neighbouring blocks where one is cheaper than two; the groups stay in order.
 
-    ``most``: rows that merged blocks may take.
+    Merged blocks may take at most ``most`` rows.
     """
     *smaller, largest = block_sizes
     subsets = itertools.chain.from_iterable(
@@ -107,16 +111,16 @@ def _few(block_sizes: np.ndarray, counts: np.ndarray, most: float) -> np.ndarray
 
 
 def _round_up(sizes: np.ndarray) -> np.ndarray:
-    """Up to the next point of a grid in steps of at most 6 %, so few candidates remain."""
+    """Round sizes up to a grid with steps of at most 6 %, so that few candidates remain."""
     grid = np.unique(np.ceil(1.06 ** np.arange(0, np.log(sizes.max() + 1) / np.log(1.06) + 2)))
     return grid[np.searchsorted(grid, sizes)].astype(int)
 
 
 def padded(n: int) -> int:
-    """The next of a sequence of sizes that share compiled programs.
+    """Return the smallest size of at least n that shares compiled programs.
 
-    It doubles up to ``DOUBLING``, where compiling takes longer than computing, and grows by an
-    eighth beyond.
+    Such sizes double up to ``DOUBLING``, where compiling takes longer than computing, and grow by
+    about an eighth beyond.
     """
     if n <= DOUBLING:
         return max(LEAST, 1 << (n - 1).bit_length()) if n > 0 else 0

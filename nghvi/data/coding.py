@@ -1,12 +1,12 @@
-"""Inputs as they come, coded as columns of numbers; what is learnt at the fit is kept.
+"""Codes the inputs of a table as columns of numbers, and keeps what it learnt at the fit.
 
     numbers, truth values       x
     a category a, b, c          x[T.b], x[T.c]: 1 where the cell holds that level
-    one with many levels        no column: where it is pooled, its levels are groups
+    one with many levels        no column: if it is pooled, its levels are groups
     a cell without a value      a filling, and missing(x) = 1 (see Gaps)
 
-The first category of a linear model without an intercept has a column for every level, ``x[a]`` to
-``x[c]``. It is the coding of ``C(x)`` in a formula.
+In a linear model without an intercept, the first category has a column for every level, ``x[a]`` to
+``x[c]``. A formula codes ``C(x)`` in the same way.
 """
 
 from typing import Any, NamedTuple
@@ -21,31 +21,33 @@ from nghvi.data.missing import AFTERWARDS, AT_FIT, NO_GAPS, Gaps, check_there, m
 from nghvi.data.text import misread
 
 MANY_LEVELS, FEW_ROWS = 20, 10
-"""A category of more levels, with fewer rows per level, is one of many levels."""
+"""A category has many levels if it has more than 20 and, on average, fewer than 10 rows each."""
 MOST_LEVELS = 200
-"""And so is one of more levels than these, however many rows there are."""
+"""A category with more levels than this has many, however many rows there are."""
 SHOWN = 5
+"""How many unknown levels a message shows."""
 
 
 class Coding(NamedTuple):
-    """How the columns of a table become those of a model."""
+    """How the columns of a table become the columns of a model."""
 
     inputs: tuple[str, ...]
-    """Columns of the data, without those of groups and facts."""
+    """Columns of the data, except for groups and facts."""
     levels: dict[str, np.ndarray]
-    """Of the categories among them that have columns."""
+    """Levels of the inputs that are categories with columns of their own."""
     full: str | None = None
-    """The category whose first level has a column, too."""
+    """The category whose first level has a column as well, if there is one."""
     gaps: Gaps = NO_GAPS
     pooled: tuple[str, ...] = ()
-    """Categories whose levels are groups."""
+    """Inputs that are categories whose levels are groups."""
 
     @staticmethod
     def learn(cells: Cells, *, indicator: bool, intercept: bool, pool: bool) -> "Coding":
-        """From training data.
+        """Learn the coding from training data.
 
-        ``indicator``: whether gaps are filled and told; ``intercept``: whether one makes a column
-        of the first level superfluous; ``pool``: whether categories of many levels are groups.
+        ``indicator`` fills missing cells and marks them; ``intercept`` says that the model has one,
+        which makes columns of first levels redundant; ``pool`` makes the levels of categories with
+        many levels groups.
         """
         columns = cells.inputs
         if not indicator:
@@ -57,7 +59,7 @@ class Coding(NamedTuple):
             found = _levels(values, name)
             if _are_many(len(found), cells.num_rows):
                 _check_many(name, found, cells.num_rows, pool)
-                remedy = f"give them a label (data[{name!r}].fillna('unknown'))"
+                remedy = f"label them (data[{name!r}].fillna('unknown'))"
                 check_there({name: values}, remedy)
                 pooled.append(name)
             else:
@@ -69,9 +71,9 @@ class Coding(NamedTuple):
         return Coding(tuple(columns), levels, full, gaps, tuple(pooled))
 
     def table(self, cells: Cells, *, by_name: bool) -> Table:
-        """Columns of numbers, and labels of all groups.
+        """Return the coded columns and the labels of all groups.
 
-        ``by_name``: whether columns are known by their names, or by their places.
+        Columns are found by their names if ``by_name``, otherwise by their positions.
         """
         in_order = zip(self.inputs, cells.inputs.values(), strict=True)
         columns = self._chosen(cells) if by_name else dict(in_order)
@@ -85,15 +87,15 @@ class Coding(NamedTuple):
         names = tuple(coded)
         if len(names) < len(self.gaps.names) + sum(map(len, map(self.names_of, columns))):
             raise DataError(
-                f"columns of {', '.join(map(repr, self.levels))} are called as others are: rename "
-                "the column that has brackets in its name."
+                f"coded columns of {', '.join(map(repr, self.levels))} have the same names as "
+                "other columns; rename the column that has brackets in its name."
             )
         matrix = np.column_stack([*coded.values()]) if coded else np.zeros((cells.num_rows, 0))
         check_finite(matrix, names)
         return Table(matrix, names, _joined(cells.group, labels), cells.named)
 
     def names_of(self, column: str) -> tuple[str, ...]:
-        """The columns of the model that are made of one of the data, its indicator apart."""
+        """Return the names of the model's columns for one input, without its indicator."""
         if column not in self.levels:
             return (column,)
         levels = self.levels[column]
@@ -102,7 +104,7 @@ class Coding(NamedTuple):
         return tuple(f"{column}[T.{level}]" for level in levels[1:])
 
     def coded(self, name: str, values: Any) -> dict[str, np.ndarray]:
-        """The columns of the model that are made of complete cells of one column."""
+        """Code the complete cells of one input as columns of the model, by name."""
         if name not in self.levels:
             return {name: np.asarray(values, float)}
         levels = self.levels[name]
@@ -112,15 +114,15 @@ class Coding(NamedTuple):
             new = ", ".join(map(repr, pd.unique(labels[codes < 0])[:SHOWN].tolist()))
             known = ", ".join(map(repr, levels[: 2 * SHOWN].tolist()))
             raise DataError(
-                f"column {name!r} holds {new}, which the fit has not seen (it has seen {known}): "
-                "correct these cells, leave the rows out, or fit again with them."
+                f"column {name!r} holds {new}, which did not occur in the training data (it had "
+                f"{known}): correct these cells, leave the rows out, or refit with them."
             )
         chosen = range(len(levels)) if name == self.full else range(1, len(levels))
         held = [(codes == code).astype(float) for code in chosen]
         return dict(zip(self.names_of(name), held, strict=True))
 
     def _chosen(self, cells: Cells) -> dict[str, Any]:
-        """The columns of the fit, in its order; others are not looked at."""
+        """Return the columns of the fit in its order; further columns are ignored."""
         lacking = [name for name in self.inputs if name not in cells.inputs]
         if lacking:
             said = f"missing {', '.join(map(repr, lacking))}"
@@ -131,22 +133,22 @@ class Coding(NamedTuple):
 
 
 def is_category(values: Any) -> bool:
-    """Whether a column holds levels: text, or what pandas or polars call a category."""
+    """Return whether a column holds levels: text, or a categorical type of pandas or polars."""
     return isinstance(values, pd.Categorical) or values.dtype.kind != "f"
 
 
 def _levels(values: Any, name: str) -> np.ndarray:
-    """In the order of a category that has one, otherwise sorted."""
+    """Return the levels of a category in its own order if it has one, otherwise sorted."""
     known = values[~missing(values)]
     if isinstance(values, pd.Categorical):
         return one_kind(known.remove_unused_categories().categories.to_numpy(), name)
     if said := misread(known, name):
         raise DataError(
-            f"{said} If a category is meant, make it one (data[{name!r}].astype('category'))."
+            f"{said} If a category is meant, convert it (data[{name!r}].astype('category'))."
         )
     found = np.unique(one_kind(known, name))
     if len(found) == 1:
-        warn(f"column {name!r} holds {str(found[0])!r} in every row: it is left out of the model.")
+        warn(f"column {name!r} holds {str(found[0])!r} in every row and is left out of the model.")
     return found
 
 
@@ -157,26 +159,26 @@ def _are_many(number: int, num_rows: int) -> bool:
 def _check_many(name: str, levels: np.ndarray, num_rows: int, pool: bool) -> None:
     shown = ", ".join(map(repr, levels[:3].tolist()))
     said = (
-        f"column {name!r} is a category of {len(levels)} levels ({shown}, ...) in {num_rows} rows"
+        f"column {name!r} is a category with {len(levels)} levels ({shown}, ...) in {num_rows} rows"
     )
     if len(levels) > num_rows / 2:
         raise DataError(
-            f"{said}, nearly one for every row: leave the column out, or make of it what matters "
-            "for the response."
+            f"{said}, nearly one per row; leave the column out, or derive from it what matters for "
+            "the response."
         )
     if not pool:
         raise DataError(
-            f"{said}, and every level would have a coefficient of its own: let its levels be "
-            f"groups (group={name!r}, or a list such as group=['school', {name!r}]), merge levels, "
-            "or leave the column out."
+            f"{said}, and each level would get its own coefficient. Make its levels groups "
+            f"(group={name!r}, or a list such as group=['school', {name!r}]), merge levels, or "
+            "leave the column out."
         )
 
 
 def _check_kind(name: str, values: Any, expected: bool) -> None:
-    """A column that held numbers holds numbers, and a category is one."""
+    """Raise an error if a column that held numbers at the fit holds text now."""
     if is_category(values) and not expected:
         raise DataError(
-            f"column {name!r} held numbers at the fit and holds text now: give numbers "
+            f"column {name!r} held numbers at the fit and holds text now; convert it "
             f"(pandas.to_numeric(data[{name!r}]))."
         )
 

@@ -1,13 +1,13 @@
-"""Several grouping factors: the order in which their effects are eliminated, and what meets what.
+"""Several grouping factors: the order in which their effects are eliminated, and which levels meet.
 
 The precision matrix of all effects has a block for every level and one for every cell, a pair of
-levels of two factors that meet in a row. The factor with the most columns goes first: its levels
-do not touch each other. What is left is coupled wherever two levels met the same one of it. A
-factor in which the eliminated one is nested still has no coupled levels, and is eliminated next;
-the others, the rest, end up in one matrix, which is dense unless it is large. Nested factors leave
-no rest.
+levels of two factors that meet in a row. The factor with the most columns is eliminated first,
+since its levels are not coupled to each other. Eliminating it couples all levels that met the same
+level of it. If it is nested in another factor, the levels of that one stay uncoupled, and it is
+eliminated next. The remaining factors, the rest, end up in one matrix, which is dense unless it is
+large. Nested factors leave no rest.
 
-Everything here is about places and is found once, on the host.
+Everything here concerns positions in arrays and is found once, on the host.
 """
 
 from collections.abc import Iterable
@@ -21,24 +21,25 @@ from jaxtyping import Array, Int
 from nghvi._core.errors import DataError
 
 PRODUCT = 50
-"""A dense product of all columns takes as long per number as so many sums of single pairs."""
+"""How many numbers of a dense product take as long as the sum of one single pair."""
 SMALL = 10**6
-"""Products below this size are made whole, whatever they hold."""
+"""Products below this size are always computed as a whole."""
 MOST_COLUMNS, MOST_PAIRS = 3_000, 10**8
-"""Of a dense rest, and of the pairs that one elimination adds up: beyond, nobody waits."""
+"""The most columns of a dense rest, and the most pairs that one elimination may add up: beyond
+these an evaluation would take too long."""
 PRODUCTS = 100
-"""Products with a rest that is not dense, of an evaluation."""
+"""About how many products with a rest that is not dense an evaluation takes."""
 
 
 class Cells(eqx.Module):
-    """Pairs of levels of two factors, sorted by those of the first."""
+    """Pairs of levels of two factors that meet, sorted by the level of the first."""
 
     first: Int[Array, " c"]
     second: Int[Array, " c"]
 
 
 class Update(eqx.Module):
-    """Products of two cells of the eliminated factor, and the cell that each is taken off."""
+    """Products of two cells of the eliminated factor, and the cell each is subtracted from."""
 
     left: Int[Array, " p"]
     right: Int[Array, " p"]
@@ -46,46 +47,47 @@ class Update(eqx.Module):
 
 
 class Step(eqx.Module):
-    """The elimination of one factor; tuples have an entry for every later factor."""
+    """The elimination of one factor; tuples have one entry per later factor."""
 
     cells: tuple[Cells, ...]
     among_later: tuple[tuple[Update | None, ...], ...]
-    """Between every two later factors of which the first is eliminated too; None for itself."""
+    """Updates between pairs of later factors of which the first is eliminated too; None for a
+    factor with itself."""
     among_rest: Update | None
-    """Between columns of a dense rest; None where a product of all of them is made."""
+    """Update between columns of a dense rest; None if all of them are multiplied at once."""
 
 
 class Elimination(eqx.Module):
-    """Steps, in order, and the rest."""
+    """The steps of an elimination in their order, and the rest."""
 
     order: tuple[int, ...] = eqx.field(static=True)
-    """Factors as they were given, first those that are eliminated."""
+    """Numbers of the factors as they were given, beginning with those that are eliminated."""
     levels: tuple[int, ...] = eqx.field(static=True)
-    """How many levels each has, in that order."""
+    """How many levels each factor has, in that order."""
     effects: tuple[int, ...] = eqx.field(static=True)
-    """How many effects each level has."""
+    """How many effects a level of each factor has, in that order."""
     steps: tuple[Step, ...]
     rest_cells: tuple[Cells, ...]
-    """Of every two factors of the rest, in the order of :func:`pairs_of`."""
+    """Cells of every two factors of the rest, in the order of :func:`pairs_of`."""
 
     @property
     def first_rest(self) -> int:
-        """Place of the first factor that is not eliminated."""
+        """Position of the first factor that is not eliminated."""
         return len(self.steps)
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """How many effects each factor has in all."""
+        """How many effects each factor has in total: levels times effects per level."""
         return tuple(k * r for k, r in zip(self.levels, self.effects, strict=True))
 
     @property
     def num_rest(self) -> int:
-        """Columns of the dense rest."""
+        """Number of columns of the rest."""
         return sum(self.columns[self.first_rest :])
 
     @property
     def dense(self) -> bool:
-        """Whether the rest is a matrix; a larger one is only multiplied with."""
+        """Whether the rest is stored as a matrix; a larger one is only multiplied by vectors."""
         return self.num_rest <= MOST_COLUMNS
 
     @property
@@ -95,17 +97,17 @@ class Elimination(eqx.Module):
 
     @property
     def rest(self) -> range:
-        """Places of the factors that are not eliminated."""
+        """Positions of the factors that are not eliminated."""
         return range(self.first_rest, len(self.order))
 
     def in_given_order(self, values: tuple) -> tuple:
-        """Values of factors from the order of elimination to that in which they were given."""
+        """Return values by factor in the order they were given in, not that of elimination."""
         place = {factor: at for at, factor in enumerate(self.order)}
         return tuple(values[place[factor]] for factor in range(len(values)))
 
     @property
     def size(self) -> int:
-        """Numbers touched by one evaluation, those of the dense factorisation by their cost."""
+        """Cost of one evaluation in numbers touched, the dense factorisation weighted by time."""
         pairs = sum(
             step.among_rest.left.size if step.among_rest is not None else 0 for step in self.steps
         )
@@ -117,49 +119,49 @@ class Elimination(eqx.Module):
 
 
 def pairs_of(places: range) -> list[tuple[int, int]]:
-    """Every two of these places."""
+    """Return all pairs of these positions."""
     return [(f, g) for f in places for g in places if f < g]
 
 
 class Pattern(NamedTuple):
-    """Cells of two factors as sorted numbers ``level * (levels of the other) + other level``."""
+    """Cells of two factors, as sorted numbers ``level * (levels of the other) + other level``."""
 
     keys: np.ndarray
     num_second: int
 
     @staticmethod
     def of(first: np.ndarray, second: np.ndarray, num_second: int) -> "Pattern":
-        """Those of rows, or of cells, with these levels."""
+        """Return the cells that rows, or other cells, with these levels form."""
         return Pattern(np.unique(first.astype(np.int64) * num_second + second), num_second)
 
     @property
     def first(self) -> np.ndarray:
-        """Levels of the first factor."""
+        """Level of the first factor in each cell."""
         return self.keys // self.num_second
 
     @property
     def second(self) -> np.ndarray:
-        """Levels of the second factor."""
+        """Level of the second factor in each cell."""
         return self.keys % self.num_second
 
     def place(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Where cells are."""
+        """Return the positions of cells with these levels."""
         return np.searchsorted(self.keys, first.astype(np.int64) * self.num_second + second)
 
     @property
     def nested(self) -> bool:
-        """Whether every level of the first factor meets one level of the second."""
+        """Whether every level of the first factor meets only one level of the second."""
         return len(np.unique(self.first)) == len(self.keys)
 
     def cells(self) -> Cells:
-        """For the device."""
+        """Return the cells as arrays on the device."""
         return Cells(_places(self.first), _places(self.second))
 
 
 def eliminate(
     codes: Int[np.ndarray, "n f"], levels: tuple[int, ...], effects: tuple[int, ...]
 ) -> tuple[Elimination, dict[tuple[int, int], Pattern]]:
-    """The elimination, and the patterns of its cells by places in its order."""
+    """Plan the elimination; return the patterns of its cells by pair of positions as well."""
     order, num_steps = _order(codes, levels, effects)
     codes = codes[:, order]
     levels, effects = (tuple(each[f] for f in order) for each in (levels, effects))
@@ -177,18 +179,18 @@ def eliminate(
 def with_most_columns(
     levels: tuple[int, ...], effects: tuple[int, ...], among: Iterable[int]
 ) -> int:
-    """The factor that goes first."""
+    """Return the factor with the most columns, which is eliminated first."""
     return max(among, key=lambda f: (levels[f] * effects[f], -f))
 
 
 def _order(
     codes: np.ndarray, levels: tuple[int, ...], effects: tuple[int, ...]
 ) -> tuple[tuple[int, ...], int]:
-    """Factors in the order of elimination, and how many of them are eliminated.
+    """Return the factors in the order of elimination, and how many of them are eliminated.
 
-    Most columns first, among factors whose levels are not coupled yet. Levels of f are coupled by
-    the elimination of e where one level of e meets several of f. Cells of a factor that is not
-    coupled stay what they are: whatever the eliminated level met, its one level of f met as well.
+    The factor with the most columns goes first, among those whose levels are not coupled yet.
+    Eliminating e couples levels of f if one level of e meets several of f. An uncoupled factor f
+    gains no cells: whatever a level of e met, its only level of f has met as well.
     """
     free, order, coupled = list(range(len(levels))), list[int](), list[int]()
     while free:
@@ -203,13 +205,13 @@ def _order(
 
 
 def check_dense(plan: Elimination) -> None:
-    """Refuse a rest that is not dense, for what needs one."""
+    """Raise an error if the rest is too large to be dense, for models that need it to be."""
     if not plan.dense:
         raise DataError(
-            f"the effects of all factors but the one with most levels are {plan.num_rest:,}, and "
-            f"{MOST_COLUMNS:,} is the most for crossed factors with hidden layers or a response "
-            "that is not Gaussian: leave the effects of one of them out, or make its levels "
-            "coarser. Nested factors may have any number."
+            f"all factors but the largest have {plan.num_rest:,} effects, but at most "
+            f"{MOST_COLUMNS:,} are allowed for crossed factors with hidden layers or a response "
+            "that is not Gaussian. Leave the effects of one factor out, or merge its levels. "
+            "Nested factors may have any number."
         )
 
 
@@ -239,9 +241,10 @@ def _step(plan: Elimination, patterns: dict[tuple[int, int], Pattern], e: int) -
 def _among_rest(
     plan: Elimination, patterns: dict[tuple[int, int], Pattern], e: int
 ) -> Update | None:
-    """Pairs of entries of the rest that meet in a level of factor e; None if they are too many.
+    """Return pairs of entries of the rest that meet in a level of factor e.
 
-    Entries are laid out as :func:`entries` has them.
+    None means that one product of all columns is faster. Entries are laid out as by
+    :func:`entries`.
     """
     if not plan.num_rest or not plan.dense:
         return None
@@ -253,8 +256,8 @@ def _among_rest(
         return None
     if number > MOST_PAIRS:
         raise DataError(
-            f"the levels of the factors meet in {number:.3g} pairs, and {MOST_PAIRS:.0e} is the "
-            "most: leave the effects of one factor out, or make its levels coarser."
+            f"the levels of the factors meet in {number:.3g} pairs, but at most {MOST_PAIRS:.0e} "
+            "are allowed; leave the effects of one factor out, or merge its levels."
         )
     left, right = _meeting(level, level)
     lower = column[left] >= column[right]
@@ -263,9 +266,9 @@ def _among_rest(
 
 
 def entries(plan: Elimination, cells: list[Cells]) -> tuple[np.ndarray, np.ndarray]:
-    """Level of the eliminated factor and column of the rest of every number of these cells.
+    """Return the level of the eliminated factor and the column of the rest of all cells' entries.
 
-    A cell of r effects has r numbers, which come one effect after the other, not cell by cell.
+    A cell of r effects has r entries; entries are ordered by effect, then by cell.
     """
     level, column = [], []
     for f, offset, each in zip(plan.rest, plan.offsets, cells, strict=True):
@@ -276,7 +279,7 @@ def entries(plan: Elimination, cells: list[Cells]) -> tuple[np.ndarray, np.ndarr
 
 
 def _meeting(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of positions with the same value in both."""
+    """Return all pairs of positions at which both arrays have the same value."""
     order = np.argsort(right, kind="stable")
     start = np.searchsorted(right[order], left, "left")
     number = np.searchsorted(right[order], left, "right") - start

@@ -1,4 +1,4 @@
-"""Rows with several grouping factors: as they are, or reduced to sums over levels and cells."""
+"""Rows with several grouping factors, as they are or reduced to sums over levels and cells."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from nghvi.data.linear import LinearStatistics
 
 
 class FactorRows(eqx.Module):
-    """Rows, each with a level of every factor."""
+    """Rows with one level of every factor."""
 
     x: Float[np.ndarray, "n d"]
     y: Float[np.ndarray, " n"]
@@ -32,19 +32,20 @@ class FactorRows(eqx.Module):
     num_levels: tuple[int, ...] = eqx.field(static=True)
 
     def of_factor(self, factor: int) -> Rows:
-        """The rows laid out by the levels of one factor."""
+        """Lay the rows out by the levels of one factor."""
         codes = self.codes[:, factor]
         return Rows.from_arrays(self.x, self.y, codes, self.num_levels[factor], self.weight)
 
 
 class Sums(NamedTuple):
-    """What the likelihood needs of all rows given the fixed part, in the order of elimination."""
+    """Sums over rows that the likelihood needs given the fixed part, in elimination order."""
 
     gram: tuple[Float[Array, "r r k"], ...]
     """Z_f'Z_f of every level."""
     cells: tuple[tuple[Float[Array, "r s c"], ...], ...]
     """Z_f'Z_g of every eliminated factor with every later one."""
     rest_cells: tuple[Float[Array, "r s c"], ...]
+    """Z_f'Z_g of every two factors of the rest."""
     cross: tuple[Float[Array, "r k"], ...]
     """Z_f'e of every level."""
     square: Float[Array, ""]
@@ -52,10 +53,10 @@ class Sums(NamedTuple):
 
 
 class CrossedStatistics(eqx.Module):
-    """Cross products of a linear model's columns by level and by cell: no rows are left.
+    """Cross products of a linear model's columns by level and by cell, which replace the rows.
 
     ``factors`` are in the order in which they were given, all about the same least squares fit;
-    everything else is in the order of elimination. Levels are in the factors' memory order.
+    everything else is in elimination order. Levels are in the memory order of their factor.
     """
 
     factors: tuple[LinearStatistics, ...]
@@ -68,7 +69,11 @@ class CrossedStatistics(eqx.Module):
     def from_rows(
         rows: FactorRows, random: tuple[tuple[int, ...], ...], known: tuple[float, ...] = ()
     ) -> "CrossedStatistics":
-        """``random``: columns with effects of every factor; ``known``: the last coefficients."""
+        """Reduce rows to cross products.
+
+        ``random`` has the columns with effects of every factor. ``known`` are the coefficients of
+        the last columns, if these are not estimated.
+        """
         factors: list[LinearStatistics] = []
         for f, columns in enumerate(random):
             centre = np.asarray(factors[0].centre) if factors else None
@@ -108,12 +113,12 @@ class CrossedStatistics(eqx.Module):
 
     @property
     def effects_square(self) -> Float[Array, " r"]:
-        """Mean square of the columns with effects, of all factors."""
+        """Mean squares of the columns with effects, factor by factor."""
         return jnp.concatenate([factor.effects_square for factor in self.factors])
 
     @property
     def num_groups(self) -> int:
-        """Levels of all factors."""
+        """Number of levels of all factors together."""
         return sum(factor.num_groups for factor in self.factors)
 
     @property
@@ -126,27 +131,27 @@ class CrossedStatistics(eqx.Module):
 
     @property
     def num_levels(self) -> tuple[int, ...]:
-        """Of every factor, in the order in which they were given."""
+        """Number of levels of every factor, in the order in which they were given."""
         return tuple(factor.num_groups for factor in self.factors)
 
     def labelled(self, tables: tuple) -> tuple:
-        """Tables of levels, in the order in which the factors were given, by their labels."""
+        """Return tables by level in the order of the labels; factors are in the given order."""
         pairs = zip(self.factors, tables, strict=True)
         return tuple(factor.in_original_order(each) for factor, each in pairs)
 
     @property
     def in_order(self) -> tuple[LinearStatistics, ...]:
-        """The factors in the order of elimination."""
+        """The factors in elimination order."""
         return tuple(self.factors[f] for f in self.plan.order)
 
     def in_memory(self, levels: tuple) -> tuple:
-        """Places of labelled levels in the tables of a model, in the order as given."""
+        """Return the positions in memory of levels by label; factors are in the given order."""
         pairs = zip(self.factors, levels, strict=True)
         return tuple(factor.original_order[each] for factor, each in pairs)
 
     @property
     def rows_read(self) -> int:
-        """By every evaluation of a model."""
+        """How many rows every evaluation of a model reads."""
         return 0
 
     def sums(
@@ -155,7 +160,7 @@ class CrossedStatistics(eqx.Module):
         coef: Float[Array, " q"],
         random: tuple[tuple[int, ...], ...],
     ) -> Sums:
-        """At these coefficients; the features are the columns themselves."""
+        """Return sums at these coefficients; the features are the columns themselves."""
         moments = [factor.moments(features, coef, ()) for factor in self.in_order]
         return Sums(
             tuple(each.gram for each in moments),
@@ -168,23 +173,24 @@ class CrossedStatistics(eqx.Module):
 
 
 class CrossedRows(eqx.Module):
-    """Rows in the layout of the factor that is eliminated first.
+    """Rows laid out by the factor that is eliminated first.
 
-    Tuples are in the order of elimination. Levels of the first factor are in memory order, those of
-    the others in the order of their labels.
+    Tuples are in elimination order. Levels of the first factor are in memory order, those of the
+    others in the order of their labels.
     """
 
     rows: Rows
     later: Int[Array, "f n"]
-    """The level of every row, of every factor but the first."""
+    """Every row's level of all factors but the first."""
     places: tuple[tuple[Int[Array, " n"], ...], ...]
-    """The cell of every row, of every eliminated factor with every later one."""
+    """Every row's cell, for every eliminated factor with every later one."""
     rest_places: tuple[Int[Array, " n"], ...]
+    """Every row's cell, for every two factors of the rest."""
     plan: Elimination
 
     @staticmethod
     def from_rows(rows: FactorRows, random: tuple[tuple[int, ...], ...]) -> "CrossedRows":
-        """``random``: columns with effects of every factor."""
+        """Lay out rows; ``random`` has the columns with effects of every factor."""
         levels, effects = rows.num_levels, tuple(map(len, random))
         first = with_most_columns(levels, effects, range(len(levels)))
         codes = rows.codes.copy()
@@ -210,7 +216,7 @@ class CrossedRows(eqx.Module):
         )
 
     def by_factor(self, inputs: Callable[[Array], Array]) -> list[Rows]:
-        """Rows in the layout of every factor, in the order in which they were given."""
+        """Lay the rows out by each factor, in the order in which the factors were given."""
         x, y, group, weight = self.rows.observations()
         there = np.asarray(self.rows.weighted(jnp.ones(len(self.rows.y)))) > 0
         codes = (group, *np.asarray(self.later)[:, there])
@@ -226,7 +232,7 @@ class CrossedRows(eqx.Module):
 
     @property
     def num_groups(self) -> int:
-        """Levels of all factors."""
+        """Number of levels of all factors together."""
         return sum(self.plan.levels)
 
     @property
@@ -235,11 +241,11 @@ class CrossedRows(eqx.Module):
 
     @property
     def num_levels(self) -> tuple[int, ...]:
-        """Of every factor, in the order in which they were given."""
+        """Number of levels of every factor, in the order in which they were given."""
         return self.plan.in_given_order(self.plan.levels)
 
     def labelled(self, tables: tuple) -> tuple:
-        """Tables of levels, in the order in which the factors were given, by their labels."""
+        """Return tables by level in the order of the labels; factors are in the given order."""
         first = self.plan.order[0]
         return tuple(
             self.rows.in_original_order(table) if f == first else table
@@ -247,6 +253,6 @@ class CrossedRows(eqx.Module):
         )
 
     def in_memory(self, levels: tuple) -> tuple:
-        """Places of labelled levels in the tables of a model, in the order as given."""
+        """Return the positions in memory of levels by label; factors are in the given order."""
         first, order = self.plan.order[0], self.rows.original_order
         return tuple(order[each] if f == first else each for f, each in enumerate(levels))

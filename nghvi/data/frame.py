@@ -1,6 +1,7 @@
-"""From a data frame or an array to numbers and group labels; every complaint names a column.
+"""Reads numbers and group labels from a data frame or an array; every error names the column.
 
-pandas, polars, pyarrow (through narwhals) and numpy come in; float arrays and labels go out.
+Tables of pandas, polars and pyarrow (through narwhals) and numpy arrays become float arrays and
+labels.
 """
 
 import difflib
@@ -30,11 +31,11 @@ from nghvi.data.text import dates_remedy, misread
 
 Column = str | int
 Group = Column | tuple[Column, ...] | None
-"""The column of the grouping factor, or those of several."""
+"""The column of the grouping factor, a tuple of columns for several factors, None for none."""
 LARGEST = 1e70
-"""Size beyond which variances of coefficients, which are ratios squared, would not be finite."""
+"""The largest size of values: beyond it variances of coefficients, squared ratios, overflow."""
 NO_BOUND = 1e50
-"""What stands for infinity: columns are finite."""
+"""The bound that stands for none, since columns have to be finite."""
 
 
 class ColumnTypeError(DataError, TypeError):
@@ -42,36 +43,36 @@ class ColumnTypeError(DataError, TypeError):
 
 
 class Table(NamedTuple):
-    """Numeric inputs by name, and the label of each row's group."""
+    """Numeric inputs with their names, and the group label of each row."""
 
     values: np.ndarray
     names: tuple[str, ...]
     group: np.ndarray | tuple[np.ndarray, ...] | None
-    """Labels; a tuple of them where there are several factors."""
+    """Labels of the rows; a tuple of such arrays if there are several factors."""
     named: bool
     """Whether the names came with the data (a frame) or were made up (an array)."""
 
 
 class Cells(NamedTuple):
-    """The columns of a table as they came, inputs and labels of groups apart."""
+    """The columns of a table before they are coded, inputs and group labels apart."""
 
     inputs: dict[str, Any]
-    """Numbers as floats, in which a missing cell is NaN; what may be a category as it is."""
+    """Numbers as floats, with NaN for missing cells; possible categories unchanged."""
     group: np.ndarray | tuple[np.ndarray, ...] | None
     named: bool
     """Whether the names came with the data (a frame) or were made up (an array)."""
     num_rows: int
     others: tuple[str, ...] = ()
-    """Names of columns that were not to be read."""
+    """Names of the columns that were not asked for."""
 
 
 def read_cells(data: Any, group: Group, chosen: Iterable[str] | None = None) -> Cells:
-    """Split the inputs from the group columns and check both.
+    """Read and check the inputs and the group columns of a table.
 
-    ``chosen``: of a data frame, the inputs to read; all if None.
+    ``chosen`` names the inputs to read from a data frame; None reads all.
     """
     if issparse(data):
-        raise DataError("sparse input is not supported: give a dense table (X.toarray()).")
+        raise DataError("sparse input is not supported; pass a dense table (X.toarray()).")
     frame = _as_frame(data)
     cells = _read_array(data, group) if frame is None else _read_frame(frame, group, chosen)
     if group is None and not cells.inputs and chosen is None:
@@ -87,10 +88,11 @@ def read_columns(
     may_lack: Container[str] = (),
     remedy: str = AFTERWARDS,
 ) -> pd.DataFrame:
-    """The named columns as a pandas frame, categories with the levels that occur.
+    """Return the named columns as a pandas frame, categories with the levels that occur.
 
-    ``bounds``: those in which an infinite number means that there is no bound. ``may_lack``: those
-    in which cells may be missing; ``remedy``: what to do where others are.
+    Infinite numbers are allowed in the columns ``bounds``, where they mean that there is no bound.
+    Cells may be missing in the columns ``may_lack``; elsewhere they raise an error that ends in
+    ``remedy``.
     """
     frame = _as_frame(data)
     if frame is None:
@@ -114,7 +116,7 @@ def read_columns(
 
 
 def divide_columns(data: Any, names: Sequence[str]) -> tuple[Any, dict[str, np.ndarray]]:
-    """A data frame without the named columns, which it has, and these as numbers."""
+    """Return a data frame without the named columns, and these columns as numbers."""
     frame = _as_frame(data)
     if frame is None or not names:
         return data, {}
@@ -124,18 +126,18 @@ def divide_columns(data: Any, names: Sequence[str]) -> tuple[Any, dict[str, np.n
 
 
 def finite_bounds(values: np.ndarray) -> np.ndarray:
-    """Bounds, of which infinite ones are very far."""
+    """Return bounds in which very distant ones stand for infinite ones."""
     return np.clip(values, -NO_BOUND, NO_BOUND)
 
 
 def column_names(data: Any) -> list[str]:
-    """Names of the columns of a data frame; none of anything else."""
+    """Return the names of the columns of a data frame, and no names for anything else."""
     frame = _as_frame(data)
     return [] if frame is None else frame.columns
 
 
 def has_columns(data: Any, group: Group, expected: int) -> bool:
-    """Whether all are there; of an array, whether it has as many columns as expected."""
+    """Return whether a frame has the group columns, or an array the expected number of columns."""
     frame = _as_frame(data)
     if frame is None:
         return np.ndim(data) != 2 or np.shape(data)[1] == expected
@@ -153,29 +155,29 @@ def _labels_of(labels: list[np.ndarray]) -> np.ndarray | tuple[np.ndarray, ...] 
 
 
 def read_response(y: Any, num_rows: int, name: str = "y") -> np.ndarray:
-    """The response, of that name, as a vector without missing values, numbers or labels."""
+    """Return the response, numbers or labels, as a vector; missing values raise an error."""
     values = unmasked(y.to_numpy() if hasattr(y, "to_numpy") else y)
     if values.ndim == 2 and values.shape[1] == 1:
         from sklearn.exceptions import DataConversionWarning  # slow to load, and rarely needed
 
-        said = "A column-vector y was passed when a 1d array was expected: its column is used."
+        said = "A column-vector y was passed when a 1d array was expected; its column is used."
         warnings.warn(said, DataConversionWarning, stacklevel=4)
         values = values[:, 0]
     if values.ndim != 1:
-        raise DataError(f"y has shape {values.shape}: give one column of responses.")
+        raise DataError(f"y has shape {values.shape}; pass one column of responses.")
     if len(values) != num_rows:
-        raise DataError(f"X has {num_rows} rows but y has {len(values)}: they must match.")
+        raise DataError(f"X has {num_rows} rows but y has {len(values)}; they must match.")
     lost = unusable(values)
     if lost.any():
         raise DataError(
             f"{name}: {count(lost)} with missing or infinite values ({places(lost)}); leave such "
-            "rows out (missing='drop' leaves out those without a value)."
+            "rows out (missing='drop' does so for missing values)."
         )
     return values
 
 
 def stated_order(column: Any) -> np.ndarray | None:
-    """The levels of an ordered category in their order; None of any other column."""
+    """Return the levels of an ordered category in their order, None for any other column."""
     kind = getattr(column, "dtype", None)
     if isinstance(kind, pd.CategoricalDtype):
         return kind.categories.to_numpy() if kind.ordered else None
@@ -186,19 +188,19 @@ def stated_order(column: Any) -> np.ndarray | None:
 
 
 class Complete(NamedTuple):
-    """Rows without missing cells, and which of all rows they are."""
+    """The rows without missing cells, and their positions among all rows."""
 
     data: Any
     y: Any
     counts: Any
     kept: np.ndarray | None
-    """None stands for all."""
+    """Positions of these rows; None if all rows were complete."""
 
 
 def drop_missing(data: Any, y: Any, counts: Any = None, used: Iterable[str] = ()) -> Complete:
-    """Leave out rows with missing cells in y or in the columns that are used (all by default).
+    """Leave out rows with missing cells in y or in the columns ``used`` (by default all).
 
-    A warning says how many. Infinite values are not missing and are refused later.
+    A warning says how many. Infinite values do not count as missing; they are refused later.
     """
     frame = _as_frame(data)
     if frame is None:
@@ -217,10 +219,13 @@ def drop_missing(data: Any, y: Any, counts: Any = None, used: Iterable[str] = ()
     if kept.all():
         return Complete(data, y, counts, None)
     if not kept.any():
-        raise DataError("every row has missing values: there is nothing left to fit.")
+        raise DataError(
+            "every row has missing values, so missing='drop' would leave none; fill cells in, or "
+            "leave out the columns that lack them."
+        )
     gaps = ", ".join(f"{name!r} ({int(each.sum())})" for name, each in lost.items() if each.any())
     warn(
-        f"{int((~kept).sum())} of {rows} rows have missing values, in {gaps}, and are left out "
+        f"{int((~kept).sum())} of {rows} rows have missing values in {gaps} and are left out "
         "(missing='drop')."
     )
     some = data if frame is None else frame.filter(kept.tolist()).to_native()
@@ -237,7 +242,7 @@ def _empty(series: nw.Series) -> np.ndarray:
 
 
 def _taken(values: Any, kept: np.ndarray) -> Any:
-    """Some rows of a series or an array; None stays None."""
+    """Return some rows of a series or an array; None stays None."""
     if values is None:
         return None
     if hasattr(values, "iloc"):
@@ -248,10 +253,10 @@ def _taken(values: Any, kept: np.ndarray) -> Any:
 
 
 def read_counts(counts: Any, num_rows: int) -> np.ndarray:
-    """How often each row was observed."""
+    """Return how often each row was observed, as checked floats."""
     values = np.ma.filled(np.ma.asarray(counts).astype(float), np.nan)
     if values.shape != (num_rows,):
-        raise DataError(f"counts has shape {values.shape}: give one number per row.")
+        raise DataError(f"counts has shape {values.shape}; pass one number per row.")
     if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
         raise DataError("counts must be finite and not negative, with at least one above 0.")
     return values
@@ -281,7 +286,7 @@ def _read_frame(frame: nw.DataFrame, group: Group, chosen: Iterable[str] | None)
 
 
 def _column(columns: list[str], label: Any) -> str:
-    """The group column, by its name or its place."""
+    """Return the name of the group column, given by name or position."""
     by_place = isinstance(label, int) and label not in columns
     found = columns[label] if by_place and -len(columns) <= label < len(columns) else label
     if found not in columns:
@@ -293,18 +298,18 @@ def _column(columns: list[str], label: Any) -> str:
 def _check_distinct(columns: Iterable[Any]) -> None:
     repeated = [name for name, number in Counter(map(str, columns)).items() if number > 1]
     if repeated:
-        raise DataError(f"column name {repeated[0]!r} occurs more than once: rename or drop one.")
+        raise DataError(f"column name {repeated[0]!r} occurs more than once; rename or drop one.")
 
 
 def _read_array(data: Any, group: Group) -> Cells:
     matrix = unmasked(data)
     if matrix.ndim != 2:
         raise DataError(
-            f"X has shape {matrix.shape}: give a table with one row per observation "
-            "(Reshape your data: X.reshape(-1, 1) if it is one column, X.reshape(1, -1) if a row)."
+            f"X has shape {matrix.shape}; pass a table with one row per observation. Reshape your "
+            "data: X.reshape(-1, 1) if it is one column, X.reshape(1, -1) if it is one row."
         )
     if matrix.dtype.kind == "c":
-        raise DataError("Complex data not supported: give real numbers.")
+        raise DataError("Complex data not supported; pass real numbers.")
     if matrix.shape[0] == 0:
         raise DataError("X has no rows.")
     labels, number = [], matrix.shape[1]
@@ -312,10 +317,10 @@ def _read_array(data: Any, group: Group) -> Cells:
     for label in _each(group):
         if isinstance(label, str):
             raise DataError(
-                f"group={group!r} names a column, but X is an array: give the column's index."
+                f"group={group!r} names a column, but X is an array; pass the column's index."
             )
         if not -number <= label < number:
-            raise DataError(f"group={label} is not a column of X, which has {number}.")
+            raise DataError(f"group={label} is not a column of X, which has {number} columns.")
         columns.remove(label % number)
         labels.append(read_labels(matrix[:, label], f"column {label}"))
     words = matrix.dtype.kind in "OUS"
@@ -327,7 +332,7 @@ def _read_array(data: Any, group: Group) -> Cells:
 
 
 def _as_held(series: nw.Series) -> Any:
-    """A column as an array, or as a category with the levels that occur."""
+    """Return a column as an array, or as a category with the levels that occur."""
     native = series.to_native()
     if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
         return native.cat.remove_unused_categories().array
@@ -337,7 +342,7 @@ def _as_held(series: nw.Series) -> Any:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """What may have been meant by a name that is not known."""
+    """Return a hint at what an unknown name may have meant: the closest name, or the known ones."""
     known = [str(k) for k in known]
     near = difflib.get_close_matches(name, known, n=1)
     if near:
@@ -346,15 +351,15 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _numeric(series: nw.Series, name: str) -> np.ndarray:
-    """A column of numbers, which a category is not."""
+    """Return a column as floats, or raise an error if it is not numeric."""
     found = _input(series, name)
     if isinstance(found, pd.Categorical) or found.dtype.kind != "f":
-        raise DataError(f"column {name!r} is not numeric: give numbers.")
+        raise DataError(f"column {name!r} is not numeric; convert it to numbers.")
     return found
 
 
 def _input(series: nw.Series, name: str) -> Any:
-    """Numbers as floats, and text and categories as they are."""
+    """Return numbers as floats, and text and categories unchanged."""
     kind = series.dtype
     if kind.is_numeric() or kind == nw.Boolean:
         return series.cast(nw.Float64).to_numpy().astype(float)
@@ -368,7 +373,7 @@ def _input(series: nw.Series, name: str) -> Any:
 
 
 def _objects(values: np.ndarray, name: str) -> np.ndarray:
-    """Numbers as floats; as they are where all cells with a value are text."""
+    """Return numbers as floats; leave the column unchanged if all cells with a value are text."""
     empty = missing(values)
     text = [isinstance(v, str | bytes) for v in values[~empty]]
     if text and all(text):
@@ -382,30 +387,34 @@ def _objects(values: np.ndarray, name: str) -> np.ndarray:
         return found
     except ValueError:
         said = misread(values[~empty], name)
-        raise DataError(said or _not_numeric(name, "text and other things")) from None
+        raise DataError(said or _not_numeric(name, "a mix of text and other objects")) from None
     except TypeError as error:
         raise ColumnTypeError(_not_numeric(name, str(error))) from None
 
 
 def _not_numeric(name: str, kind: str) -> str:
     return (
-        f"column {name!r} is not numeric, nor is it a category ({kind}): turn it into numbers or "
-        "into text, name it as the group, or drop it."
+        f"column {name!r} is neither numeric nor a category ({kind}); convert it to numbers or "
+        "text, name it as the group, or drop it."
     )
 
 
 def check_sizes(largest: np.ndarray, names: Sequence[str]) -> None:
-    """Squares and ratios of the values can be represented; ``largest``: absolute, by column."""
+    """Raise an error if squares or ratios of values could overflow or underflow.
+
+    ``largest`` holds the largest absolute value of every column.
+    """
     for name, size in zip(names, largest, strict=True):
         if (size > LARGEST) or 0 < size < 1 / LARGEST:
             raise DataError(
-                f"column {name!r} has values of size {size:.1g}, whose variance a computer's "
-                f"numbers cannot hold: measure it in another unit, such as {size:.1g} of this one."
+                f"column {name!r} has values of size {size:.1g}, whose squares exceed the range of "
+                f"floating point numbers; measure it in another unit, such as {size:.1g} of this "
+                "one."
             )
 
 
 def check_finite(matrix: np.ndarray, names: Sequence[str]) -> None:
-    """Every value is a number."""
+    """Raise an error that names the columns with missing or infinite values."""
     bad = ~np.isfinite(matrix)
     if bad.any():
         worst = [

@@ -1,13 +1,14 @@
 """Observations laid out by group, and the sums over groups that inference needs.
 
-For a Gaussian response everything the likelihood needs of group k is ``Z_k'Z_k``, ``Z_k'e_k``
+With a Gaussian response, all that the likelihood needs from group k is ``Z_k'Z_k``, ``Z_k'e_k``
 and ``e'e`` with ``e = y - H beta`` (:class:`Moments`). :class:`Rows` computes them from features
-that change with theta; ``LinearStatistics`` and ``Panel`` from sums over rows taken once.
+that change with theta; ``LinearStatistics`` and ``Panel`` compute them from sums over rows that are
+taken once.
 
-Several observations that share group and inputs form a cell, which is one row of
-:class:`CellRows`. What depends on the inputs alone, predictor and design, is computed once per
-cell; only the likelihood is evaluated at every observation. This is exact for responses that are
-not Gaussian, where sums of the responses would not be, and sums over groups run over cells.
+Observations that share group and inputs form a cell, which is one row of :class:`CellRows`. What
+depends on the inputs alone, predictor and design, is computed once per cell; only the likelihood is
+evaluated at every observation. This is exact for any response, whereas sums of responses suffice
+only for a Gaussian one. Sums over groups then run over cells.
 """
 
 import abc
@@ -24,7 +25,7 @@ from nghvi.data.blocks import lay_out
 
 
 class Moments(NamedTuple):
-    """Sums over rows given the fixed part. Batch axis (groups) last."""
+    """Sums over the rows of each group given the fixed part, with the groups as last axis."""
 
     gram: Float[Array, "r r k"]
     cross: Float[Array, "r k"]
@@ -33,10 +34,10 @@ class Moments(NamedTuple):
 
 
 class Grouped(eqx.Module):
-    """Data of many groups in one of their forms; groups are kept in memory order.
+    """Data of many groups, in one of several forms; groups are in memory order.
 
-    Every form also has ``num_groups`` and ``variance``, that of the response. ``num_rows`` is an
-    array where no shape depends on it, so that one program serves any number of rows.
+    Every form also has ``num_groups``, and ``variance``, the variance of the response. ``num_rows``
+    is an array if no shape depends on it, so that one program serves any number of rows.
     """
 
     original_order: eqx.AbstractVar[Int[Array, " k"]]
@@ -49,24 +50,24 @@ class Grouped(eqx.Module):
         coef: Float[Array, " q"],
         random: tuple[int, ...],
     ) -> Moments:
-        """Moments at these features and coefficients; ``random``: columns with effects."""
+        """Return moments at these features and coefficients; ``random`` has effects' columns."""
 
     @property
     def num_present(self) -> int | Int[Array, ""]:
-        """Groups that are there: all of them but in a piece that was filled up."""
+        """Number of groups, without the absent ones that fill up a piece."""
         return len(self.original_order)
 
     def over_groups(self, values: Float[Array, "k ..."]) -> Float[Array, "..."]:
-        """Sum of values by group."""
+        """Sum values with one entry per group over all groups."""
         return jnp.sum(values, axis=0)
 
     def in_original_order(self, values: Float[Array, "k ..."]) -> Float[Array, "k ..."]:
-        """Values by group, from memory order to the order of the group codes."""
+        """Return values by group in the order of the group codes instead of memory order."""
         return values[self.original_order]
 
 
 class Observations(NamedTuple):
-    """What was observed, row by row, groups numbered in memory order."""
+    """Observed rows without padding; groups are numbered in memory order."""
 
     x: Float[np.ndarray, "n d"]
     y: Float[np.ndarray, " n"]
@@ -77,9 +78,9 @@ class Observations(NamedTuple):
 class Rows(Grouped):
     """Rows laid out in blocks of equally sized groups.
 
-    ``weight`` counts how often a row was observed; padding rows have weight 0. None means 1
-    everywhere. ``index`` says which row of ``x`` a row's inputs are, so that a network runs once
-    on repeated inputs; None means its own.
+    ``weight`` is how often a row was observed, 0 for padding; None means 1 everywhere. ``index``
+    says which row of ``x`` holds a row's inputs, so that a network runs only once on repeated
+    inputs; None means that every row has its own.
     """
 
     x: Float[Array, "t d"]
@@ -98,12 +99,12 @@ class Rows(Grouped):
         num_groups: int,
         weight: np.ndarray | None = None,
     ) -> "Rows":
-        """Group codes run from 0 to num_groups - 1; rows may come in any order."""
+        """Lay out rows in any order; group codes run from 0 to num_groups - 1."""
         layout = lay_out(np.asarray(group), int(num_groups))
         total = sum(count * size for count, size in layout.blocks)
 
         def place(values: np.ndarray) -> Array:
-            # Padding repeats a real row rather than zeros, so every function stays finite on it.
+            # Padding repeats a real row instead of zeros, so that every function is finite there.
             out = np.broadcast_to(values[:1], (total, *values.shape[1:])).copy()
             out[layout.position] = values
             return jax.device_put(out)
@@ -129,7 +130,7 @@ class Rows(Grouped):
         num_groups: int,
         weight: np.ndarray | None = None,
     ) -> "Rows":
-        """Rows whose inputs are ``inputs[index]``, stated once."""
+        """Lay out rows whose inputs are ``inputs[index]``, storing each input once."""
         rows = Rows.from_arrays(index[:, None], y, group, num_groups, weight)
         return eqx.tree_at(
             lambda r: (r.x, r.index),
@@ -149,7 +150,7 @@ class Rows(Grouped):
         return self.total((self.y - centre) ** 2) / self.num_rows
 
     def observations(self) -> Observations:
-        """The rows without padding, as host arrays."""
+        """Return the rows without padding, as host arrays."""
         weight = np.ones(len(self.y)) if self.weight is None else np.asarray(self.weight)
         keep = weight > 0
         x = np.asarray(self.x) if self.index is None else np.asarray(self.x)[self.index]
@@ -157,47 +158,50 @@ class Rows(Grouped):
         return Observations(x[keep], np.asarray(self.y)[keep], group, weight[keep])
 
     def numbered_by(self, original_order: Int[Array, " k"]) -> Self:
-        """The same rows, if their groups had been numbered in the memory order of other data."""
+        """Return the same rows, with groups that were numbered in the memory order of other data.
+
+        ``original_order`` is that of the other data.
+        """
         order = self.original_order[original_order]
         return eqx.tree_at(lambda rows: rows.original_order, self, order)
 
     def group_of_rows(self) -> Int[np.ndarray, " n"]:
-        """The group of every row, padding included."""
+        """Return the group of every row, including padding."""
         sizes = np.repeat([s for _, s in self.blocks], [c for c, _ in self.blocks])
         return np.repeat(np.arange(self.num_groups), sizes)
 
     def features(self, of: Callable[[Array], Array]) -> Float[Array, "n q"]:
-        """Features of every row, computed once for inputs that repeat."""
+        """Return the features of every row, computed once for inputs that repeat."""
         computed = of(self.x)
         return computed if self.index is None else computed[self.index]
 
     def at_observations(self, values: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
-        """Values of rows at each of their observations; here a row has one."""
+        """Copy values of rows to their observations; here a row is one observation."""
         return values
 
     def by_row(self, values: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
-        """Sums of observations' values over those of a row; here a row has one."""
+        """Sum values of observations over each row; here a row is one observation."""
         return values
 
     def weighted(self, values: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
-        """Values times the number of times their row was observed (0 for padding)."""
+        """Multiply values by how often their row was observed, 0 for padding."""
         if self.weight is None:
             return values
         return values * self.weight.reshape(-1, *(1,) * (values.ndim - 1))
 
     def sum(self, values: Float[Array, "n ..."]) -> Float[Array, "k ..."]:
-        """Sum over the rows of each group, padding left out."""
-        # As products: XLA would compute the values inside the sums, one after the other.
+        """Sum values over the rows of each group, without padding."""
+        # Products, since in a sum XLA would compute the values inside it, one after the other.
         ones = jnp.ones(len(self.y)) if self.weight is None else self.weight
         pairs = zip(self._split(values), self._split(ones), strict=True)
         return jnp.concatenate([jnp.einsum("kn...,kn->k...", v, w) for v, w in pairs])
 
     def total(self, values: Float[Array, " n"]) -> Float[Array, ""]:
-        """Sum over all rows."""
+        """Sum values over all rows, without padding."""
         return jnp.sum(values if self.weight is None else values * self.weight)
 
     def expand(self, values: Float[Array, "k ..."]) -> Float[Array, "n ..."]:
-        """The value of each row's group."""
+        """Copy values of groups to their rows."""
         parts, start = [], 0
         for count, size in self.blocks:
             block = values[start : start + count, None]
@@ -209,7 +213,7 @@ class Rows(Grouped):
     def gram(
         self, design: Float[Array, "n r"], precision: Float[Array, " n"] | None = None
     ) -> Float[Array, "r r k"]:
-        """Z_k' Z_k for every group, or with precisions of the rows Z_k' diag(precision) Z_k."""
+        """Return Z_k' Z_k of every group, or Z_k' diag(precision) Z_k with precisions of rows."""
         scaled = design if precision is None else design * precision[:, None]
         pairs = zip(self._split(design), self._split(self.weighted(scaled)), strict=True)
         products = [jnp.einsum("kni,knj->kij", a, b) for a, b in pairs]
@@ -223,7 +227,7 @@ class Rows(Grouped):
     ) -> Moments:
         h = self.features(features)
         design, error = select(h, random), self.y - h @ coef
-        if not random:  # gradients of empty sums are not even zero
+        if not random:  # gradients of empty sums would be undefined rather than zero
             k = self.num_groups
             square = self.total(error**2)
             return Moments(jnp.zeros((0, 0, k)), jnp.zeros((0, k)), square, self.num_rows)
@@ -240,7 +244,7 @@ class Rows(Grouped):
 
 
 def select(features: Float[Array, "n q"], columns: tuple[int, ...]) -> Float[Array, "n r"]:
-    """These columns; as a slice where they are neighbours, since a gather is slow to undo."""
+    """Return these columns, as a slice if they are neighbours: a gather is slow to undo."""
     if not columns:
         return features[:, :0]
     first, last = columns[0], columns[-1] + 1
@@ -251,10 +255,10 @@ def select(features: Float[Array, "n q"], columns: tuple[int, ...]) -> Float[Arr
 
 @eqx.filter_custom_vjp
 def _row_moments(varying: tuple[Array, Array], rows: Rows) -> tuple[Array, Array, Array]:
-    """Z'Z, Z'e and e'e by group from (Z, e).
+    """Return Z'Z and Z'e by group, and e'e, from (Z, e).
 
-    Differentiated by hand: the gradient is one batched product, Z (dG + dG') + e dc', where going
-    back through the sums takes two and several copies.
+    Differentiated by hand: the gradient is one batched product, Z (dG + dG') + e dc', whereas
+    automatic differentiation takes two products and several copies.
     """
     design, error = varying
     cross = [
@@ -274,7 +278,7 @@ def _backward(
     residuals: None, cotangents: tuple, perturbed: tuple, varying: tuple[Array, Array], rows: Rows
 ) -> tuple[Array, Array]:
     design, error = varying
-    # None: a sum that the result does not depend on.
+    # A cotangent is None if the result does not depend on that sum.
     k, r = rows.num_groups, design.shape[-1]
     shapes = (r, r, k), (r, k), ()
     d_gram, d_cross, d_square = (
@@ -294,14 +298,14 @@ def _backward(
 
 
 class CellRows(Rows):
-    """Rows are cells; ``y`` are their observations, in the memory order of ``within``."""
+    """Rows that are cells; ``y`` are their observations, in the memory order of ``within``."""
 
     within: Rows
-    """The observations as groups of their cells; it has no inputs."""
+    """The observations, grouped by cell and without inputs."""
     row_of: Int[Array, " c"]
     """The row of every group of ``within``."""
     cell_of: Int[Array, " n"]
-    """And the way back; any for padding."""
+    """The group of ``within`` of every row; arbitrary for padding."""
 
     @staticmethod
     def make(
@@ -310,13 +314,13 @@ class CellRows(Rows):
         observed: Observations,
         num_groups: int,
     ) -> "CellRows":
-        """From observations whose inputs are ``inputs[index]``; their own are not looked at."""
+        """Make cells of observations whose inputs are ``inputs[index]``, not their own ``x``."""
         code = observed.group * len(inputs) + index
         cells, cell = np.unique(code, return_inverse=True)
         group, number = cells // len(inputs), cells % len(inputs)
         nothing = np.zeros((len(cell), 0))
         within = Rows.from_arrays(nothing, observed.y, cell, len(cells), observed.weight)
-        # Their numbers go the way of responses, and so tell which row is whose.
+        # The numbers of the cells take the place of responses, to find where each cell is put.
         rows = Rows.indexed(inputs, number, np.arange(len(cells)), group, num_groups)
         placed = np.asarray(rows.y, int)
         there = np.ones(len(placed), bool) if rows.weight is None else np.asarray(rows.weight) > 0
@@ -362,13 +366,13 @@ class CellRows(Rows):
         return seen._replace(x=np.asarray(self.x)[index])
 
     def apart(self) -> Rows:
-        """One row per observation again."""
+        """Return rows with one observation each."""
         (_, y, group, weight), index = self._seen()
         rows = Rows.indexed(np.asarray(self.x), index, y, group, self.num_groups, weight)
         return rows.numbered_by(self.original_order)
 
     def _seen(self) -> tuple[Observations, Int[np.ndarray, " o"]]:
-        """Observations by group instead of by cell, and which inputs are theirs."""
+        """Return observations by group instead of by cell, and the row of ``x`` of each."""
         seen = self.within.observations()
         row = np.asarray(self.row_of)[seen.group]
         return seen._replace(group=self.group_of_rows()[row]), np.asarray(self.index)[row]

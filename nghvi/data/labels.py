@@ -1,8 +1,8 @@
-"""Labels of groups: of one kind at the fit, and matched by what they mean afterwards.
+"""Labels of groups: of one kind at the fit, and matched by their meaning afterwards.
 
-The same group may come as 3, 3.0 or "3", as True or 1, a date as text once it has been in a CSV
-file. A label that is not literally one of the fit's is therefore read as a number, as a truth
-value and as a date, and matched where exactly one label of the fit reads the same.
+The same group may be labelled 3, 3.0 or "3", or True and 1; a date becomes text in a CSV file. A
+label that is not literally one of the fit is therefore read as a number, as a truth value and as a
+date, and matched if exactly one label of the fit reads the same.
 """
 
 import datetime
@@ -29,24 +29,25 @@ KINDS = {
 }
 TEXT = "text"
 LARGEST_TABLE = 10**8
-"""Characters beyond which labels are not put into an array of fixed width."""
+"""The most characters that an array of labels of fixed width may hold; longer ones are objects."""
 MANY, FEW = 5, 0.1
-"""Of so many groups or more, a smaller share that is known is suspicious."""
+"""A warning is due if, of at least so many groups, a smaller share than this is known."""
 
 
 def read_labels(values: Any, name: str) -> np.ndarray:
-    """Labels of one kind, none missing; whole numbers as such."""
+    """Return labels as an array of one kind, whole numbers as integers; none may be missing."""
     values = unmasked(values)
     lost = unusable(values)
     if lost.any():
         raise DataError(
-            f"group column {name!r}: {count(lost)} without a group ({places(lost)}); drop them."
+            f"group column {name!r}: {count(lost)} without a group ({places(lost)}); leave such "
+            "rows out."
         )
     return one_kind(values, name)
 
 
 def combined(labels: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
-    """Labels of all combinations that occur: those of each column with ':' between them."""
+    """Return the labels of combinations of columns: those of each column, joined by ':'."""
     places = [pd.factorize(each) for each in labels]
     words = [np.array([_word(v) for v in _listed(levels)], object) for _, levels in places]
     number = np.ravel_multi_index([codes for codes, _ in places], [len(w) for w in words])
@@ -56,14 +57,14 @@ def combined(labels: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
     joint = [":".join(each) for each in zip(*columns, strict=True)]
     if len(set(joint)) < len(joint):
         raise DataError(
-            f"labels of {' and '.join(map(repr, names))} have ':' in them, so that two "
-            "combinations read the same: replace it in one of the columns."
+            f"labels of {' and '.join(map(repr, names))} contain ':', so that two combinations "
+            "have the same label; replace the ':' in one of the columns."
         )
     return _texts(joint)[index]
 
 
 def encode_groups(labels: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Position of each label in ``levels`` by what it means; -1 where it is not among them."""
+    """Return the position of each label in ``levels`` by its meaning, -1 for unknown ones."""
     if not len(levels):
         return np.full(len(labels), -1)
     labels, levels = (one_kind(np.asarray(each), "group") for each in (labels, levels))
@@ -74,7 +75,7 @@ def encode_groups(labels: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def warn_of_strangers(labels: np.ndarray, codes: np.ndarray, levels: np.ndarray, name: Any) -> None:
-    """Say so if hardly any group is known, or if labels that are not are of another kind."""
+    """Warn if hardly any group is known, or if unknown labels are of another kind."""
     unknown = pd.unique(labels[codes < 0])
     known = len(pd.unique(codes[codes >= 0]))
     if not len(unknown):
@@ -85,20 +86,20 @@ def warn_of_strangers(labels: np.ndarray, codes: np.ndarray, levels: np.ndarray,
         warn(
             f"group column {name!r} held {kind_of(levels)} at the fit ({before}) and holds "
             f"{kind_of(unknown)} now: {len(unknown)} of {number} labels ({shown}) were not in "
-            "the fit and are predicted as new groups; give labels as they were at the fit."
+            "the fit and are predicted as new groups. Use the labels of the fit."
         )
     elif number >= MANY and known < FEW * number and not _could_be_new(unknown, levels):
         warn(
-            f"group column {name!r}: {known} of {number} groups are known (now {shown}, at the fit "
-            f"{before}), so the others are predicted as new groups; correct the labels, or give "
-            "which='population' if that is intended."
+            f"group column {name!r}: {known} of {number} groups are known (now {shown}, at "
+            f"the fit {before}), and the others are predicted as new groups. Correct the labels, "
+            "or pass which='population' if this is intended."
         )
 
 
 def _could_be_new(unknown: np.ndarray, levels: np.ndarray) -> bool:
-    """Whether some new labels are such as the fit had: between its numbers, or written alike.
+    """Return whether some new labels look like those of the fit: between its numbers, or alike.
 
-    So they are where whole groups are left out; labels of another file are all of another form.
+    They do if whole groups were held out; labels of an unrelated file all have another form.
     """
     if levels.dtype.kind in KINDS and unknown.dtype.kind in KINDS:
         return bool(((unknown > levels.min()) & (unknown < levels.max())).any())
@@ -106,28 +107,28 @@ def _could_be_new(unknown: np.ndarray, levels: np.ndarray) -> bool:
 
 
 def _form(label: Any) -> str:
-    """A text with one sign for every run of digits, of small and of capital letters."""
+    """Return a label with one sign for every run of digits, of small and of capital letters."""
     text = re.sub(r"\d+", "0", str(label))
     return re.sub(r"[A-Z]+", "A", re.sub(r"[a-z]+", "a", text))
 
 
 def joined(levels: np.ndarray, more: np.ndarray, name: Any) -> np.ndarray:
-    """Levels of the fit and further ones, of the same kind."""
+    """Append further levels to those of the fit; both have to be of the same kind."""
     if kind_of(levels) != kind_of(more) and not {levels.dtype.kind, more.dtype.kind} <= set("iuf"):
         raise DataError(
             f"group column {name!r} held {kind_of(levels)} at the fit ({_examples(levels)}) and "
-            f"holds {kind_of(more)} now ({_examples(more)}): give labels of the same kind."
+            f"holds {kind_of(more)} now ({_examples(more)}); use labels of the same kind."
         )
     return np.concatenate([levels, more])
 
 
 def kind_of(labels: np.ndarray) -> str:
-    """What labels are, in words."""
+    """Return the kind of labels in words: numbers, dates, text and the like."""
     return KINDS.get(labels.dtype.kind, TEXT)
 
 
 def one_kind(values: np.ndarray, name: str) -> np.ndarray:
-    """Labels without gaps as truth values, numbers, dates or text."""
+    """Return complete labels as truth values, numbers, dates or text, all of one kind."""
     if values.dtype.kind == "O":
         values = _from_objects(list(values), name)
     elif values.dtype.kind == "S":
@@ -141,13 +142,13 @@ def one_kind(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _check_exact(values: np.ndarray, name: str) -> None:
-    """Beyond, whole numbers have gaps, and neighbouring labels are one number."""
+    """Raise an error if labels are so large that neighbouring whole numbers coincide as floats."""
     largest = 2.0 ** (np.finfo(values.dtype).nmant + 1)
     if len(values) and np.abs(values).max() >= largest:
         raise DataError(
-            f"group column {name!r} holds {np.abs(values).max():.0f} as {values.dtype}, "
-            "where neighbouring whole numbers cannot be told apart: read the labels as integers or "
-            "as text (dtype=str)."
+            f"group column {name!r} holds {np.abs(values).max():.0f} as {values.dtype}, which "
+            "cannot tell such neighbouring whole numbers apart; read the labels as integers or as "
+            "text (dtype=str)."
         )
 
 
@@ -159,7 +160,7 @@ def _from_objects(values: list, name: str) -> np.ndarray:
     if all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in values):
         whole = all(isinstance(v, numbers.Integral) for v in values)
         numeric = np.array(values) if whole else np.array(values, float)
-        # Integers beyond 64 bits stay objects or turn into floats.
+        # numpy keeps integers beyond 64 bits as objects or turns them into floats.
         return (
             numeric if not whole or numeric.dtype.kind in "iu" else _texts(list(map(str, values)))
         )
@@ -174,15 +175,15 @@ def _from_objects(values: list, name: str) -> np.ndarray:
         if type(kinds.setdefault(word, value)) is not type(value):
             warn(
                 f"group column {name!r} holds labels of several kinds, among them "
-                f"{kinds[word]!r} and {value!r}, which are taken for one group: make them of one "
-                "kind."
+                f"{kinds[word]!r} and {value!r}, which are treated as one group. Convert them to "
+                "one kind."
             )
             break
     return _texts(words)
 
 
 def _texts(words: list[str]) -> np.ndarray:
-    """An array of text; as objects where numpy would cut NULs off or need much memory."""
+    """Return an array of text, as objects where numpy would drop NULs or need much memory."""
     longest = max(map(len, words), default=0)
     if any(word.endswith("\0") for word in words) or longest * len(words) > LARGEST_TABLE:
         found = np.empty(len(words), object)
@@ -192,7 +193,7 @@ def _texts(words: list[str]) -> np.ndarray:
 
 
 def _word(value: Any) -> str:
-    """A label as text, whole numbers without a point."""
+    """Return a label as text, whole numbers without a decimal point."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, float) and value.is_integer():
@@ -205,7 +206,7 @@ def _listed(values: np.ndarray) -> list:
 
 
 def _by_meaning(labels: list, levels: list) -> np.ndarray:
-    """Codes of distinct labels, by the first reading in which one level is the same."""
+    """Return codes of distinct labels by the first reading in which exactly one level agrees."""
     codes = np.full(len(labels), -1)
     readings: Sequence[Callable[[Any], str | None]] = (_word, _as_number, _as_truth, _as_date)
     for read in readings:
@@ -213,7 +214,7 @@ def _by_meaning(labels: list, levels: list) -> np.ndarray:
         for code, level in enumerate(levels):
             key = read(level)
             if key is not None:
-                # Two levels that read the same belong to none.
+                # If two levels read the same, a label that does so matches neither.
                 found[key] = -1 if key in found else code
         for i in np.flatnonzero(codes < 0):
             codes[i] = found.get(read(labels[i]) or "", -1)

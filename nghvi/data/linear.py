@@ -1,4 +1,4 @@
-"""A linear model's rows reduced to cross products: cost no longer depends on their number."""
+"""Reduces the rows of a linear model to cross products, so that cost does not depend on them."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -14,14 +14,14 @@ from nghvi.data.blocks import padded
 from nghvi.data.grouped import Grouped, Moments, Rows
 
 MOST_FILLED = 4096
-"""Groups beyond which an eighth more of them costs as much as another program."""
+"""The most groups up to which padding is cheaper than compiling another program."""
 
 
 class LinearStatistics(Grouped):
     """Cross products of a fixed design, taken about a least squares fit.
 
-    Residuals of the fit stand in for y, so that nothing cancels when y is large against its
-    own variation.
+    The residuals of that fit take the place of y, so that no digits cancel when y is large
+    relative to its variation.
     """
 
     centre: Float[Array, " q"]
@@ -45,7 +45,8 @@ class LinearStatistics(Grouped):
     ) -> "LinearStatistics":
         """Reduce rows whose features are their own columns.
 
-        ``centre``: a fit, if there is one; ``known``: the last coefficients of one that is made.
+        ``centre`` holds the coefficients of a fit; if None, one is made, in which the last
+        coefficients are fixed at ``known``.
         """
         x, y, codes, weight = rows.observations()
         if centre is None:
@@ -92,9 +93,9 @@ class LinearStatistics(Grouped):
         members: Int[np.ndarray, "p g"],
         random: tuple[int, ...],
     ) -> "LinearStatistics":
-        """The same from pieces that are read twice, one at a time.
+        """Reduce rows in pieces, which are read twice, one at a time.
 
-        ``members``: the code of each group of each piece, -1 where absent.
+        ``members`` has the code of each group of each piece, -1 where it is absent.
         """
         gram, cross, num_rows = 0.0, 0.0, 0.0
         for piece in pieces():
@@ -123,9 +124,9 @@ class LinearStatistics(Grouped):
         )
 
     def filled_up(self) -> "LinearStatistics":
-        """The same with empty groups, up to one of a few numbers, which share compiled programs.
+        """Append empty groups up to one of a few numbers that share compiled programs.
 
-        Cross products of an empty group are zero, and so is what it adds to a likelihood.
+        Cross products of an empty group are zero, and so is its contribution to a likelihood.
         """
         number = padded(self.num_groups)
         if not self.num_groups < number <= MOST_FILLED:
@@ -146,14 +147,14 @@ class LinearStatistics(Grouped):
 
     @property
     def effects_square(self) -> Float[Array, " r"]:
-        """Mean square of the columns with effects."""
+        """Mean squares of the columns with effects."""
         return jnp.sum(jnp.diagonal(self.effects_gram), axis=0) / self.num_rows
 
     def features(self, of: Callable[[Array], Array]) -> Float[Array, "n q"]:
-        """Refuse, since what draws effects needs every row."""
+        """Raise an error: there are no rows to compute features of, only sums over them."""
         raise InputError(
-            "Effects can be drawn only where every row is at hand, and these data are sums over "
-            "rows; pass the rows themselves instead of what prepare() made of them."
+            "Drawing effects needs every row, but these data are sums over rows; pass the rows "
+            "themselves instead of the result of prepare()."
         )
 
     def moments(
@@ -162,7 +163,7 @@ class LinearStatistics(Grouped):
         coef: Float[Array, " q"],
         random: tuple[int, ...],
     ) -> Moments:
-        """Moments at these coefficients; the features are the columns themselves."""
+        """Return moments at these coefficients; the features are the columns themselves."""
         delta = coef - self.centre
         square = self.square_total - 2 * delta @ self.cross_total + delta @ self.gram_total @ delta
         cross = self.effects_cross - jnp.einsum("rqk,q->rk", self.effects_design, delta)

@@ -1,6 +1,6 @@
-"""Cells without a value: None, NaN, NaT, pandas' NA, and what a masked array hides.
+"""Cells without a value: None, NaN, NaT, pandas' NA, and masked cells of an array.
 
-They are refused, or filled in beside a column that tells of them (:class:`Gaps`).
+They are either refused, or filled in and marked by a further column (:class:`Gaps`).
 """
 
 from collections.abc import Container, Mapping
@@ -12,10 +12,11 @@ import pandas as pd
 from nghvi._core.errors import DataError
 
 SHOWN = 3
+"""How many examples a message shows."""
 
 
 def unmasked(values: Any) -> np.ndarray:
-    """An array in which masked cells are None, so that they are not taken for their fillings."""
+    """Return an array in which masked cells are None, so that their fill values are not read."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         found = values.data.astype(object)
         found[np.ma.getmaskarray(values)] = None
@@ -23,16 +24,16 @@ def unmasked(values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError as error:  # rows of unequal length, or cells that are lists
-        raise DataError(f"the data are not a table ({error}): give rows of equal length.") from None
+        raise DataError(f"the data are not a table ({error}); pass rows of equal length.") from None
 
 
 def missing(values: Any) -> np.ndarray:
-    """Which cells have no value."""
+    """Return which cells have no value."""
     return np.asarray(pd.isna(values), bool)
 
 
 def unusable(values: np.ndarray) -> np.ndarray:
-    """Which cells have no value, or an infinite one."""
+    """Return which cells have no value or an infinite one."""
     if values.dtype.kind == "f":
         return ~np.isfinite(values)
     if values.dtype.kind == "O":
@@ -42,13 +43,13 @@ def unusable(values: np.ndarray) -> np.ndarray:
 
 
 def count(mask: np.ndarray) -> str:
-    """How many rows."""
+    """Return the number of rows in words, such as ``3 rows``."""
     number = int(mask.sum())
     return f"{number} row" if number == 1 else f"{number} rows"
 
 
 def places(mask: np.ndarray) -> str:
-    """Which rows, by position: the first is 0."""
+    """Return the positions of some rows in words; the first row is 0."""
     found = np.flatnonzero(mask)
     shown = ", ".join(map(str, found[:SHOWN])) + (", ..." if len(found) > SHOWN else "")
     return f"{'position' if len(found) == 1 else 'positions'} {shown}"
@@ -59,18 +60,19 @@ AT_FIT = (
     "means (missing='indicator')"
 )
 KNOWN = (
-    "what is known about a row is never filled in: leave such rows out (missing='drop' in a fit)"
+    "offsets, trials, bounds and weights are never filled in, so leave such rows out "
+    "(missing='drop' in a fit)"
 )
 AFTERWARDS = (
-    "the fit has not learnt what a gap there means: fill the cells in, leave the rows out, or fit "
-    "with missing='indicator' to rows that have such gaps"
+    "the fit has not learnt what a gap there means, so fill the cells in, leave the rows out, or "
+    "fit with missing='indicator' to rows that have such gaps"
 )
 
 
 def check_there(columns: Mapping[str, Any], remedy: str, may_lack: Container[str] = ()) -> None:
-    """Complain of cells without a value, or with an infinite one.
+    """Raise an error that names missing or infinite cells.
 
-    ``may_lack``: columns in which cells may be missing.
+    ``remedy`` says what to do about missing ones; the columns ``may_lack`` may have them.
     """
     empty = {name: missing(v) for name, v in columns.items() if name not in may_lack}
     if found := _listed(empty):
@@ -87,28 +89,28 @@ def _listed(found: Mapping[str, np.ndarray]) -> str:
 
 
 class Gaps(NamedTuple):
-    """What stands in the place of missing cells, and the columns that tell of them.
+    """The values that replace missing cells, and the indicator columns that mark them.
 
-    A cell without a value holds the column's filling, and ``missing(x)`` is 1 there::
+    A missing cell is given its column's filling, and ``missing(x)`` is 1 in its row::
 
-        numbers         the median (of an even number of cells, the lower of the two)
-        categories      the first level, so that missing(x) is a level of its own
+        numbers         the median (of an even number of cells, the lower middle one)
+        categories      the first level, so that missing(x) acts as a level of its own
     """
 
     fillings: dict[str, Any]
-    """By column; the others had no gaps."""
+    """Fillings of the columns that had gaps at the fit."""
     told: tuple[tuple[str, ...], ...]
-    """Columns whose gaps one indicator tells: those that lack the same rows share it."""
+    """Columns that share an indicator, because they lacked values in the same rows."""
 
     @staticmethod
     def learn(columns: Mapping[str, Any]) -> "Gaps":
-        """From training data; columns are arrays, or categories of pandas."""
+        """Learn fillings from training data; columns are arrays or categories of pandas."""
         fillings: dict[str, Any] = {}
         told: dict[bytes, list[str]] = {}
         for name, values in columns.items():
             empty = missing(values)
             if empty.all():
-                raise DataError(f"column {name!r} has no value at all: leave the column out.")
+                raise DataError(f"column {name!r} has no values at all; leave it out.")
             if empty.any():
                 fillings[name] = _typical(values[~empty])
                 told.setdefault(empty.tobytes(), []).append(name)
@@ -116,23 +118,25 @@ class Gaps(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the indicators."""
+        """Names of the indicators."""
         return tuple(f"missing({', '.join(columns)})" for columns in self.told)
 
     def indicator_of(self, column: str) -> str | None:
-        """The name of the indicator that tells of a column's gaps."""
+        """Return the name of the indicator that marks a column's gaps, None if it has none."""
         each = zip(self.told, self.names, strict=True)
         return next((name for columns, name in each if column in columns), None)
 
     def fill(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The same columns without gaps, and after them the indicators."""
+        """Return the columns with gaps filled, followed by the indicators."""
         filled = {
             name: _filled(values, self.fillings[name]) if name in self.fillings else values
             for name, values in columns.items()
         }
         for name, members in zip(self.names, self.told, strict=True):
             if name in filled:
-                raise DataError(f"column {name!r} has the name of an indicator: rename it.")
+                raise DataError(
+                    f"column {name!r} has the name of an indicator of missing cells; rename it."
+                )
             empty = [missing(columns[member]) for member in members]
             filled[name] = np.logical_or.reduce(empty).astype(float)
         return filled
@@ -142,7 +146,7 @@ NO_GAPS = Gaps({}, ())
 
 
 def _typical(known: Any) -> Any:
-    """The median of numbers and truth values, the first level of anything else."""
+    """Return the median of numbers or truth values, the first level of anything else."""
     if isinstance(known, pd.Categorical):
         return known.remove_unused_categories().categories[0]
     values = np.asarray(known)

@@ -1,22 +1,22 @@
-"""Inputs that repeat: the network runs on the distinct rows, the likelihood on counts and sums.
+"""Repeated inputs: the network runs on distinct rows, the likelihood on counts and sums.
 
-With distinct inputs x_t, features h_t, counts n_kt and sums s_kt of the responses of group k at
-x_t (errors about zero; ``u`` = H beta)::
+With distinct inputs x_t, features h_t, fixed part u_t = h_t'beta, and counts n_kt and sums s_kt of
+the responses of group k at x_t::
 
     Z_k'Z_k = sum_t n_kt z_t z_t'      Z_k'e_k = sum_t (s_kt - n_kt u_t) z_t
     e'e     = sum y^2 - 2 sum_kt s_kt u_t + sum_kt n_kt u_t^2
 
-Exact for a Gaussian response (:class:`Panel`). Other responses keep their rows, equal ones once
-with their count, or cells of them (:class:`nghvi.data.grouped.CellRows`).
+This is exact for a Gaussian response (:class:`Panel`). For other responses rows are kept, equal
+ones once with their count, or as cells (:class:`nghvi.data.grouped.CellRows`).
 
-With several grouping factors (:class:`CrossedPanel`), rows with the same inputs and the same levels
-of all factors differ in their responses only. With n_i of them, their mean response m_i and
+With several grouping factors (:class:`CrossedPanel`), rows that share inputs and the levels of all
+factors differ only in their responses. If there are n_i of them, with mean response m_i and
 features h_i::
 
     sum of Z'Z = sum_i n_i z_i z_i'     sum of Z'e = sum_i n_i z_i (m_i - h_i'beta)
     e'e = sum_i n_i (m_i - h_i'beta)^2 + sum (y - m)^2
 
-is exact for a Gaussian response, and the last sum is a constant.
+This is exact for a Gaussian response, and the last sum is a constant.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ from nghvi.data.factors import CrossedRows, FactorRows, Sums
 from nghvi.data.grouped import CellRows, Grouped, Moments, Observations, Rows, select
 
 WORTHWHILE, SEVERAL = 4, 2
-"""So often inputs must repeat on average before it pays to collapse them, and so many different
-responses that a group must have at an input before cells pay off."""
+"""How often inputs must repeat on average before collapsing them pays off, and how many different
+responses a cell must have on average before cells do."""
 
 
 class Panel(Grouped):
@@ -58,7 +58,7 @@ class Panel(Grouped):
         coef: Float[Array, " q"],
         random: tuple[int, ...],
     ) -> Moments:
-        """Moments at these features and coefficients."""
+        """Return moments at these features and coefficients."""
         h = features(self.x)
         fixed, design = h @ coef, select(h, random)
         r = len(random)
@@ -71,11 +71,11 @@ class Panel(Grouped):
 
 
 def collapse(rows: Rows, *, sums_suffice: bool, merge: bool = True) -> Rows | Panel:
-    """The rows with repeated inputs stated once, if that pays; otherwise the rows themselves.
+    """Store repeated inputs once if that pays off; otherwise return the rows as they are.
 
-    ``sums_suffice``: whether the likelihood depends on responses at one input through their
-    count, sum and sum of squares only (a Gaussian response). ``merge``: whether equal responses of
-    a group at one input may become one row with their count.
+    ``sums_suffice`` says that the likelihood depends on the responses at an input only through
+    their count, sum and sum of squares, as with a Gaussian response. ``merge`` allows equal
+    responses of a group at one input to become one row with their count.
     """
     observed = rows.observations()
     first, index = distinct_rows(observed.x)
@@ -108,7 +108,7 @@ def _panel(rows: Rows, observed: Observations, first: np.ndarray, index: np.ndar
 def _indexed(
     rows: Rows, observed: Observations, first: np.ndarray, index: np.ndarray, merge: bool
 ) -> Rows:
-    """Rows that name their inputs, or cells of them where they have several responses each."""
+    """Return rows that refer to their inputs, or cells if these have several responses each."""
     inputs = observed.x[first]
     if merge:
         kept, merged = distinct_rows(np.column_stack([observed.group, index, observed.y]))
@@ -124,9 +124,9 @@ def _indexed(
 
 
 def distinct_rows(values: Float[np.ndarray, "n d"]) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the first of each kind of row, and every row's kind.
+    """Return the positions of distinct rows, and which of them each row equals.
 
-    Sorts one hash per row instead of whole rows, and checks that no two kinds share a hash.
+    Sorts one hash per row instead of whole rows, and sorts rows only if two of them share a hash.
     """
     values = np.ascontiguousarray(values + 0.0)  # -0.0 and 0.0 are one input
     if values.shape[1] == 0:
@@ -142,14 +142,14 @@ def distinct_rows(values: Float[np.ndarray, "n d"]) -> tuple[np.ndarray, np.ndar
 
 
 class CrossedPanel(CrossedRows):
-    """Rows that differ in inputs or levels, with mean responses, and the squares within them."""
+    """Rows that differ in inputs or levels, with mean responses and the squares about these."""
 
     within: Float[Array, ""]
     """Sum of squares of the responses about the means of their rows."""
 
     @staticmethod
     def from_rows(rows: FactorRows, random: tuple[tuple[int, ...], ...]) -> "CrossedPanel":
-        """``random``: features with effects of every factor."""
+        """Merge rows with the same inputs and levels; ``random`` are every factor's columns."""
         first, index = distinct_rows(rows.x)
         inputs = rows.x[first]
         kept, same = distinct_rows(np.column_stack([index, rows.codes]).astype(float))
@@ -179,7 +179,7 @@ class CrossedPanel(CrossedRows):
 
     @property
     def x(self) -> Float[Array, "t d"]:
-        """The inputs, repeated ones once."""
+        """The inputs, each stored once if they repeat."""
         return self.rows.x
 
     @property
@@ -188,13 +188,13 @@ class CrossedPanel(CrossedRows):
 
     @property
     def rows_read(self) -> int:
-        """By every evaluation of a model."""
+        """How many rows every evaluation of a model reads."""
         return len(self.rows.y)
 
     def moments(
         self, features: Callable[[Array], Array], coef: Float[Array, " q"], random: tuple[int, ...]
     ) -> tuple[Moments, ...]:
-        """As if each factor were the only one, in the order in which they were given."""
+        """Return moments as if each factor were the only one, in the order they were given in."""
         each = [rows.moments(features, coef, random) for rows in self.by_factor(_as_is)]
         return tuple(found._replace(square=found.square + self.within) for found in each)
 
@@ -204,7 +204,10 @@ class CrossedPanel(CrossedRows):
         coef: Float[Array, " q"],
         random: tuple[tuple[int, ...], ...],
     ) -> Sums:
-        """At these features and coefficients; ``random``: features with effects, as given."""
+        """Return sums at these features and coefficients.
+
+        ``random`` has the features with effects of every factor, in the order they were given in.
+        """
         rows, plan = self.rows, self.plan
         distinct = features(rows.x)
         h = rows.features(lambda _: distinct)
@@ -247,7 +250,7 @@ class CrossedPanel(CrossedRows):
 def _products(
     left: Float[Array, "n r"], right: Float[Array, "n s"], place: Int[Array, " n"], number: int
 ) -> Float[Array, "r s c"]:
-    """Sums of l r' over the rows of every place, one effect after the other: n s numbers each."""
+    """Sum l r' over the rows of every place, one column of l at a time: n s numbers of memory."""
     columns = jnp.split(left, left.shape[1], axis=1)
     return jnp.stack([jax.ops.segment_sum(one * right, place, number).T for one in columns])
 

@@ -1,14 +1,14 @@
-"""Parquet files: read a few rows at a time, and sorted into a working copy.
+"""Reads Parquet files a few rows at a time, and sorts them into a working copy.
 
-One pass (:func:`index`) learns what a fit needs to know beforehand: the groups and their sizes,
+A first pass (:func:`index`) learns what a fit needs to know beforehand: the groups and their sizes,
 means and variances, and the classes of a binary response. Memory grows with the number of groups,
-not of rows. Every complaint names the file and the column.
+not of rows. Every error names the file and the column.
 
-Rows of a group may be anywhere in the files. Once the groups are counted, the place of every row in
-the working copy (:mod:`nghvi.data.working_copy`) is known when the row comes by. :func:`make_copy`
-first spreads the rows over buckets, each a range of the copy that fits into memory, then puts every
-bucket in order and appends it to the copy. Its memory is bounded by a bucket and the number of
-groups.
+The rows of a group may be anywhere in the files. Once the groups are counted, the place of every
+row in the working copy (:mod:`nghvi.data.working_copy`) is known as soon as the row is read.
+:func:`make_copy` first distributes the rows over buckets, each a range of the copy that fits into
+memory; it then sorts each bucket and appends it to the copy. Its memory is bounded by the size of a
+bucket and the number of groups.
 """
 
 import errno
@@ -39,23 +39,24 @@ from nghvi.data.working_copy import (
 
 SUFFIXES = (".parquet", ".pq")
 ROWS_AT_ONCE = 131_072
+"""How many rows are read at a time."""
 REMEMBERED_CLASSES = 3
-"""One more than a binary response may have."""
+"""Reading stops at so many classes, one more than a binary response may have."""
 
 
 class Selection(NamedTuple):
-    """Which columns are read, and as what."""
+    """The columns to read, by their role."""
 
     inputs: tuple[str, ...]
     group: str
     response: str | None
-    """None where rows are to be predicted."""
+    """None if rows are to be predicted."""
     classes: bool = False
-    """Whether the response is a label of two classes instead of a number."""
+    """Whether the response is the label of one of two classes instead of a number."""
 
     @property
     def numeric(self) -> tuple[str, ...]:
-        """Columns that hold numbers."""
+        """The columns that have to hold numbers."""
         return (
             self.inputs if self.classes or self.response is None else (*self.inputs, self.response)
         )
@@ -70,12 +71,12 @@ class Part(NamedTuple):
 
 
 def files_of(path: str | os.PathLike) -> tuple[pathlib.Path, ...]:
-    """The Parquet files that a path means: itself, or those in a folder, by name."""
+    """Return the Parquet files at a path: the file itself, or all in a folder, sorted by name."""
     place = pathlib.Path(path)
     if place.is_dir():
         found = tuple(sorted(p for p in place.rglob("*") if p.suffix.lower() in SUFFIXES))
         if not found:
-            raise DataError(f"{place}: the folder holds no Parquet file (*.parquet).")
+            raise DataError(f"{place}: the folder holds no Parquet files (*.parquet or *.pq).")
         return found
     if not place.is_file():
         raise DataError(f"{place}: there is no such file or folder; check the path.")
@@ -83,24 +84,24 @@ def files_of(path: str | os.PathLike) -> tuple[pathlib.Path, ...]:
 
 
 def fingerprint(files: Sequence[pathlib.Path]) -> list[list[Any]]:
-    """Names, sizes and times of the files: tells whether they are still the same."""
+    """Return names, sizes and times of the files, which show whether they have changed."""
     facts = ((str(f.resolve()), f.stat()) for f in files)
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in facts]
 
 
 def column_names(files: Sequence[pathlib.Path]) -> list[str]:
-    """Columns of the first file."""
+    """Return the names of the columns of the first file."""
     return list(open_file(files[0]).schema_arrow.names)
 
 
 def index_names(files: Sequence[pathlib.Path]) -> set[str]:
-    """Columns that hold the index of a pandas frame, which is not an input."""
+    """Return the columns that hold the index of a pandas frame, which is not an input."""
     described = open_file(files[0]).schema_arrow.pandas_metadata or {}
     return {name for name in described.get("index_columns", []) if isinstance(name, str)}
 
 
 def read(files: Sequence[pathlib.Path], chosen: Selection) -> Iterator[Part]:
-    """All rows in the order of the files, some at a time."""
+    """Yield all rows in the order of the files, a batch at a time."""
     for file in files:
         source = open_file(file)
         _check_columns(file, source.schema_arrow, chosen)
@@ -111,11 +112,11 @@ def read(files: Sequence[pathlib.Path], chosen: Selection) -> Iterator[Part]:
                 yield _part(file, batch, chosen, first)
                 first += batch.num_rows
         except OSError as error:
-            raise DataError(f"{file}: the file cannot be read ({error}).") from None
+            raise DataError(f"{file}: the file cannot be read ({error}); write it again.") from None
 
 
 def index(files: Sequence[pathlib.Path], chosen: Selection) -> Index:
-    """One pass over all rows."""
+    """Learn groups, moments and classes in one pass over all rows."""
     groups, classes = _Counted(), _Counted()
     moments = _Moments(len(chosen.inputs) + 1)
     largest = np.zeros(len(chosen.inputs) + 1)
@@ -132,25 +133,25 @@ def index(files: Sequence[pathlib.Path], chosen: Selection) -> Index:
         if chosen.classes and len(classes.merged()[0]) >= REMEMBERED_CLASSES:
             break
     if not moments.number:
-        raise DataError(f"{files[0]}: there are columns but no rows.")
+        raise DataError(f"{files[0]}: there are columns but no rows; check the file.")
     check_sizes(largest, [*chosen.inputs, str(chosen.response)])
     found = classes.merged()[0] if chosen.classes else np.array([])
     levels, sizes = groups.merged()
     if levels.dtype.kind == "O":
         raise DataError(
-            f"{files[0]}: labels in column {chosen.group!r} end in NUL characters, or are very "
-            "long: give the groups shorter labels."
+            f"{files[0]}: labels in column {chosen.group!r} end in NUL characters or are very "
+            "long; use shorter labels."
         )
     return Index(levels, sizes, moments.mean, moments.square / moments.number, found)
 
 
 def open_file(file: pathlib.Path) -> Any:
-    """The file, for reading a few rows at a time."""
+    """Open a file for reading a few rows at a time."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise DataError(f"{file}: Parquet needs pyarrow; install nghvi[parquet].") from None
+        raise DataError(f"{file}: reading Parquet needs pyarrow; install nghvi[parquet].") from None
     try:
         return pyarrow.parquet.ParquetFile(file, pre_buffer=False)
     except (OSError, pyarrow.ArrowException) as error:
@@ -170,19 +171,19 @@ def _check_columns(file: pathlib.Path, schema: Any, chosen: Selection) -> None:
                 f"{file}: there is no column {name!r} ({role}); {suggest(name, kinds)}."
             )
         if schema.names.count(name) > 1:
-            raise DataError(f"{file}: column name {name!r} occurs more than once: rename one.")
+            raise DataError(f"{file}: column name {name!r} occurs more than once; rename one.")
     for name in chosen.numeric:
         kind = kinds[name]
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if not (number or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)):
             raise DataError(
-                f"{file}: column {name!r} is not numeric ({kind}): turn it into numbers first, or "
-                "leave it out (columns=)."
+                f"{file}: column {name!r} is not numeric ({kind}); convert it to numbers, or leave "
+                "it out (columns=)."
             )
 
 
 def _part(file: pathlib.Path, batch: Any, chosen: Selection, first: int) -> Part:
-    """Rows as arrays; ``first``: number of the first of them in its file."""
+    """Return a batch as arrays; ``first`` is the number of its first row in the file."""
     x = np.empty((batch.num_rows, len(chosen.inputs)))
     for j, name in enumerate(chosen.inputs):
         x[:, j] = _numbers(file, batch.column(name), name, first)
@@ -212,12 +213,12 @@ def _check_valid(
     if not valid.all():
         row = first + int(np.argmin(valid))
         raise DataError(
-            f"{file}, row {row}: column {name!r} {what} there; drop such rows or fill them in."
+            f"{file}, row {row}: column {name!r} {what} there; drop such rows or fill in the cells."
         )
 
 
 class _Counted:
-    """Distinct labels and how often each came, merged as they come."""
+    """Counts how often each label occurs, from labels that arrive in batches."""
 
     def __init__(self) -> None:
         self._levels: list[np.ndarray] = []
@@ -228,7 +229,7 @@ class _Counted:
         self._levels.append(levels)
         self._counts.append(counts)
         waiting = sum(len(each) for each in self._levels[1:])
-        # Merging only when as much is waiting as is merged costs a logarithm, not a square.
+        # Merging only when as much waits as is merged takes n log n operations, not n^2.
         if waiting > len(self._levels[0]) + ROWS_AT_ONCE:
             self.merged()
 
@@ -243,7 +244,7 @@ class _Counted:
 
 
 class _Moments:
-    """Means and sums of squares about them, batch by batch, so that nothing cancels."""
+    """Accumulates means and sums of squares about them by batch, without cancellation."""
 
     def __init__(self, columns: int) -> None:
         self.number = 0
@@ -262,7 +263,9 @@ class _Moments:
 
 
 FORMAT = 1
+"""Version of the working copy's format; a copy of another version is made again."""
 BUCKET_BYTES = 2**28
+"""About how much memory a bucket takes."""
 
 
 def make_copy(
@@ -272,9 +275,10 @@ def make_copy(
     groups_per_piece: int | None,
     seed: int,
 ) -> WorkingCopy:
-    """The copy in ``directory``; an earlier one is used if it is of the same files as they are now.
+    """Return a working copy in ``directory``, which is made unless it is there and up to date.
 
-    ``groups_per_piece=None`` leaves the size of the pieces to the data.
+    With ``groups_per_piece=None`` the size of the pieces follows from the number of rows. ``seed``
+    deals the groups to pieces.
     """
     before = fingerprint(files)
     asked = {"format": FORMAT, "files": before, "pieces": groups_per_piece, "seed": seed}
@@ -285,11 +289,14 @@ def make_copy(
     if chosen.classes and len(found.classes) != 2:
         shown = ", ".join(map(str, found.classes))
         raise DataError(
-            f"{files[0]}: the response {chosen.response!r} has classes {shown}: a binary response "
-            "needs exactly two."
+            f"{files[0]}: the response {chosen.response!r} has the classes {shown}, but a binary "
+            "response needs exactly two."
         )
     if len(found.levels) < 2:
-        raise DataError(f"{files[0]}: group column {chosen.group!r} has only one level.")
+        raise DataError(
+            f"{files[0]}: group column {chosen.group!r} has only one level, so that effects cannot "
+            "vary; name another column as the group."
+        )
     dealt = deal(found.sizes, pieces_for(found.sizes, groups_per_piece), seed)
     _check_directory(directory)
     beside = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.tmp")
@@ -307,8 +314,8 @@ def make_copy(
         full = error.errno == errno.ENOSPC
         reason = "the disk is full" if full else error.strerror or str(error)
         raise DataError(
-            f"{directory}: the working copy cannot be written ({reason}); choose another place "
-            "(workdir=) with enough space."
+            f"{directory}: the working copy cannot be written ({reason}); choose another folder "
+            "with enough space (workdir=)."
         ) from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -319,8 +326,8 @@ def _check_directory(directory: pathlib.Path) -> None:
     occupied = directory.exists() and (not directory.is_dir() or any(directory.iterdir()))
     if occupied and identity_in(directory) is None:
         raise DataError(
-            f"{directory}: it holds something other than a working copy; give another place "
-            "(workdir=)."
+            f"{directory}: the folder holds something other than a working copy; choose another "
+            "one (workdir=)."
         )
 
 
@@ -330,8 +337,8 @@ def _check_space(copy: WorkingCopy) -> None:
     if needed > free:
         raise DataError(
             f"{copy.directory.parent}: the working copy needs {needed / 2**30:.1f} GB of disk "
-            f"while it is made, and {free / 2**30:.1f} GB are free; choose another place "
-            "(workdir=)."
+            f"space while it is made, but only {free / 2**30:.1f} GB are free; choose another "
+            "folder (workdir=)."
         )
 
 
@@ -363,7 +370,10 @@ def _write(copy: WorkingCopy, files: Sequence[pathlib.Path], chosen: Selection) 
 def _spread(
     copy: WorkingCopy, files: Sequence[pathlib.Path], chosen: Selection, bucket_rows: int
 ) -> np.ndarray:
-    """Throw the rows into buckets, each with its place instead of the 1; the record of padding."""
+    """Write the rows to buckets, each with its position in place of the 1.
+
+    Returns the record that pads groups.
+    """
     levels, starts = copy.learnt.levels, copy.starts()
     seen, blank = np.zeros(len(levels), int), None
     for part in read(files, chosen):
@@ -374,7 +384,7 @@ def _spread(
             raise _changed(files)
         y = (part.y == copy.learnt.classes[1]).astype(float) if chosen.classes else part.y
         if blank is None:
-            # Padding repeats a real row rather than zeros, so every function stays finite on it.
+            # Padding repeats a real row instead of zeros, so that every function is finite there.
             blank = np.array([*part.x[0], y[0], 0.0])
         position = starts[codes] + seen[codes] + rank_within(codes, len(levels))
         seen += np.bincount(codes, minlength=len(levels))
@@ -391,7 +401,7 @@ def _spread(
 
 
 def _changed(files: Sequence[pathlib.Path]) -> DataError:
-    return DataError(f"{files[0]}: the data were changed while they were read; fit again.")
+    return DataError(f"{files[0]}: the data changed while they were being read; fit again.")
 
 
 def _bucket(directory: pathlib.Path, number: int) -> pathlib.Path:

@@ -1,12 +1,12 @@
-"""Groups divided into pieces of one static layout, so that one program serves every piece.
+"""Divides groups into pieces that share a static layout, so that one program serves every piece.
 
-The log likelihood is a sum over groups, so it is the sum over pieces. Pieces together are one
-pytree whose leaves have a leading axis; a piece is what ``jax.vmap`` or ``jax.shard_map`` sees of
-it. Where groups do not divide evenly a piece is filled up with absent groups, which contribute
-nothing: neither rows nor effects.
+The log likelihood is a sum over groups, and hence over pieces. All pieces together are one pytree
+whose leaves have a leading axis; a single piece is what ``jax.vmap`` or ``jax.shard_map`` sees of
+it. If groups do not divide evenly, a piece is filled up with absent groups, which contribute
+neither rows nor effects.
 
-A model starts from the same parameters on a piece as on the whole: what it reads of the data for
-that (variances, the centre) is the whole's.
+A model starts from the same parameters on a piece as on the whole data, since the facts that it
+starts from (variances, the centre) are those of the whole.
 """
 
 from collections.abc import Sequence
@@ -24,23 +24,23 @@ from nghvi.data.linear import LinearStatistics
 from nghvi.data.panel import Panel
 
 ROWS_PER_PIECE = 20_000
-"""Rows of a piece unless its number of groups is given."""
+"""About how many rows a piece has, unless its number of groups is given."""
 
 
 class Deal(NamedTuple):
-    """Which group went to which piece, and where in it."""
+    """Which group is in which piece, and at which position."""
 
     blocks: tuple[tuple[int, int], ...]
     """(number of groups, padded size) of each block of a piece."""
     members: Int[np.ndarray, "p g"]
-    """Group code of each group of each piece in memory order; -1 where absent."""
+    """Code of each group of each piece, in memory order; -1 where it is absent."""
 
 
 def deal(sizes: Int[np.ndarray, " k"], pieces: int, seed: int | None = None) -> Deal:
     """Deal groups with these numbers of rows to pieces.
 
-    Groups of a block go round from the largest to the smallest, back and forth, so that pieces
-    have about as many rows; with a ``seed``, at random.
+    The groups of a block are dealt from the largest to the smallest, back and forth, so that all
+    pieces have about as many rows; with a ``seed`` they are dealt at random.
     """
     sizes = np.asarray(sizes)
     rng = None if seed is None else np.random.default_rng(seed)
@@ -53,7 +53,7 @@ def deal(sizes: Int[np.ndarray, " k"], pieces: int, seed: int | None = None) -> 
         dealt = np.full(rounds * pieces, -1)
         if rng is None:
             dealt[: inside.size] = inside[np.argsort(-sizes[inside], kind="stable")]
-            # Whoever has least so far is served first.
+            # The piece with the fewest rows so far is served first.
             turn = np.argsort(load, kind="stable")
         else:
             dealt[: inside.size] = rng.permutation(inside)
@@ -69,7 +69,7 @@ def deal(sizes: Int[np.ndarray, " k"], pieces: int, seed: int | None = None) -> 
 
 
 def pieces_for(sizes: np.ndarray, groups_per_piece: int | None) -> int:
-    """Number of pieces with about so many groups; None: with about ROWS_PER_PIECE rows."""
+    """Return the number of pieces with about so many groups, or ROWS_PER_PIECE rows if None."""
     if groups_per_piece is None:
         return max(1, round(float(sizes.sum()) / ROWS_PER_PIECE))
     return max(1, round(len(sizes) / groups_per_piece))
@@ -79,9 +79,11 @@ class RowsPiece(Rows):
     """Rows of some of the groups. Leaves are host arrays until they are placed on a device."""
 
     num_rows: Any
-    """An array, as it differs between pieces."""
+    """An array, since it differs between pieces."""
     present: Bool[Array | np.ndarray, " g"]
+    """Which groups are not absent."""
     whole_variance: Float[Array | np.ndarray, ""]
+    """Variance of the response in the whole data."""
 
     @property
     def variance(self) -> Float[Array, ""]:
@@ -98,13 +100,14 @@ class RowsPiece(Rows):
 
 
 class LinearPiece(LinearStatistics):
-    """Cross products of some of the groups; an equal share of the sums over all rows."""
+    """Cross products of some of the groups, with an equal share of the sums over all rows."""
 
     whole_effects_square: Float[Array, " r"]
+    """Mean squares of the columns with effects in the whole data."""
 
     @property
     def effects_square(self) -> Float[Array, " r"]:
-        """Mean square of the columns with effects in the whole data."""
+        """Mean squares of the columns with effects in the whole data."""
         return self.whole_effects_square
 
 
@@ -118,9 +121,9 @@ def in_pieces(
     which: Sequence[int] | None = None,
     variance: float | None = None,
 ) -> RowsPiece:
-    """The pieces ``which`` (all, if None), stacked; rows of other pieces are passed over.
+    """Return the pieces ``which`` (None for all), stacked; rows of other pieces are skipped.
 
-    ``variance``: of the response in the whole data; None where all rows are given here.
+    ``variance`` is that of the response in the whole data; None if all rows are given here.
     """
     members = dealt.members if which is None else dealt.members[list(which)]
     weight = np.ones(len(y)) if weight is None else np.asarray(weight, float)
@@ -141,7 +144,7 @@ def in_pieces(
 
     placed = place(weight, np.zeros(1))
     return RowsPiece(
-        # Padding repeats a real row rather than zeros, so every function stays finite on it.
+        # Padding repeats a real row instead of zeros, so that every function is finite there.
         x=place(np.asarray(x, float), np.asarray(x[:1], float)),
         y=place(np.asarray(y, float), np.asarray(y[:1], float)),
         weight=placed,
@@ -155,12 +158,12 @@ def in_pieces(
 
 
 def cut(data: Any, pieces: int, which: Sequence[int] | None = None) -> Grouped:
-    """Data in any form as stacked pieces, of which ``which`` (all, if None)."""
+    """Cut data of any form into stacked pieces; return those in ``which`` (None for all)."""
     if isinstance(data, CellRows):
         data = data.apart()
     if isinstance(data, Rows):
         return _cut_rows(data, pieces, which)
-    # Every group costs the same, whatever its rows.
+    # Every group costs the same, however many rows it has.
     members = deal(np.ones(data.num_groups, int), pieces).members
     members = members if which is None else members[list(which)]
 
@@ -202,11 +205,11 @@ def cut(data: Any, pieces: int, which: Sequence[int] | None = None) -> Grouped:
 
 
 class StackedPieces:
-    """Pieces of rows in memory."""
+    """Pieces of rows that are in memory."""
 
     def __init__(self, rows: Rows, groups_per_piece: int | None, seed: int) -> None:
         observed = rows.observations()
-        # By the order of the group codes, so that a working copy of the same rows is dealt alike.
+        # In the order of the group codes, so that a working copy of the same rows has these pieces.
         group = np.argsort(rows.original_order)[observed.group]
         sizes = np.bincount(group, minlength=rows.num_groups)
         dealt = deal(sizes, pieces_for(sizes, groups_per_piece), seed)
@@ -214,7 +217,7 @@ class StackedPieces:
         self._stack = in_pieces(dealt, *observed._replace(group=group))
 
     def piece(self, number: int) -> RowsPiece:
-        """One of them."""
+        """Return one piece."""
         return jax.tree.map(lambda leaf: leaf[number], self._stack)
 
 
@@ -237,5 +240,5 @@ def _cut_rows(rows: Rows, pieces: int, which: Sequence[int] | None) -> RowsPiece
 
 
 def _counted(members: np.ndarray) -> Any:
-    """Groups of a piece have no order but that in memory."""
+    """Return the order of groups in pieces, where it is that in memory."""
     return np.broadcast_to(np.arange(members.shape[1]), members.shape)

@@ -1,4 +1,4 @@
-"""Standardisation and the way back: a linear map of coefficients, exact for every draw.
+"""Standardisation, and the linear map that takes coefficients back, exactly and draw by draw.
 
 With columns ``(x_j - m_j) / s_j`` and response ``(y - m_y) / s_y`` the raw coefficients are
 ``T b`` (plus ``m_y`` on the intercept) and the raw effects ``T_R a`` with Omega -> T_R Omega T_R'.
@@ -17,11 +17,11 @@ class Scaling(NamedTuple):
     y_centre: float
     y_scale: float
     densities: float = 1.0
-    """Share of the responses with a density; others have probabilities, which have no unit."""
+    """Share of responses that have a density; the others have probabilities, without a unit."""
 
     @staticmethod
     def none(num_columns: int) -> "Scaling":
-        """Leave everything as it is."""
+        """Return the scaling that leaves everything as it is."""
         return Scaling(np.zeros(num_columns), np.ones(num_columns), 0.0, 1.0)
 
     @staticmethod
@@ -32,9 +32,9 @@ class Scaling(NamedTuple):
         y: tuple[float, float] | None,
         centre_y: bool,
     ) -> "Scaling":
-        """Root mean squares about the centre (0 where a column is not to be centred).
+        """Scale columns by their root mean square about the centre, 0 for those not ``centred``.
 
-        ``y``: mean and variance of the response; None leaves it as it is.
+        ``y`` is mean and variance of the response; None leaves the response as it is.
         """
         centre = np.where(centred, mean, 0.0)
         scale = nonzero(np.sqrt(variance + (mean - centre) ** 2))
@@ -45,7 +45,7 @@ class Scaling(NamedTuple):
         return Scaling(centre, scale, float(y_centre), float(y_scale))
 
     def in_units_of_response(self, columns: np.ndarray) -> "Scaling":
-        """The same, but columns with a known coefficient are scaled as the response is."""
+        """Return the scaling in which these columns, of known coefficient, are scaled like y."""
         if not len(columns):
             return self
         centre, scale = self.centre.copy(), self.scale.copy()
@@ -53,7 +53,7 @@ class Scaling(NamedTuple):
         return self._replace(centre=centre, scale=scale)
 
     def with_facts(self, number: int, *, as_response: bool) -> "Scaling":
-        """The same with so many more columns, which stay as they are or are scaled like y."""
+        """Append ``number`` columns, which are scaled like y if ``as_response``, else unscaled."""
         centre, scale = (self.y_centre, self.y_scale) if as_response else (0.0, 1.0)
         return self._replace(
             centre=np.append(self.centre, np.full(number, centre)),
@@ -61,23 +61,23 @@ class Scaling(NamedTuple):
         )
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        """Scaled columns."""
+        """Return columns on the fitted scale."""
         return (x - self.centre) / self.scale
 
     def apply_response(self, y: np.ndarray) -> np.ndarray:
-        """Scaled response."""
+        """Return the response on the fitted scale."""
         return (y - self.y_centre) / self.y_scale
 
     def raw_response(self, y: np.ndarray) -> np.ndarray:
-        """The way back from a scaled response."""
+        """Return a response on the fitted scale in the units of the data."""
         return self.y_centre + self.y_scale * y
 
     def log_jacobian(self, num_rows: SupportsFloat) -> float:
-        """What a log density of scaled responses exceeds that of the raw ones by."""
+        """Return by how much the log density of scaled responses exceeds that of raw ones."""
         return float(num_rows) * self.densities * float(np.log(self.y_scale))
 
     def back(self, columns: tuple[int, ...]) -> np.ndarray:
-        """T for these columns; the first of all is the intercept wherever anything is centred."""
+        """Return T for these columns; column 0 is the intercept if any column is centred."""
         index = list(columns)
         matrix = np.diag(self.y_scale / self.scale[index])
         if 0 in index:
@@ -86,16 +86,16 @@ class Scaling(NamedTuple):
 
 
 def add_intercept(x: np.ndarray, intercept: bool) -> np.ndarray:
-    """Columns of the fixed part: those of x, after a column of ones for an intercept."""
+    """Return x, with a column of ones before it if there is an intercept."""
     return np.concatenate([np.ones((len(x), 1)), x], axis=1) if intercept else x
 
 
 def moments(values: np.ndarray, weight: np.ndarray | None) -> tuple[Any, Any]:
-    """Mean and variance over rows; ``weight``: how often each row was observed."""
+    """Return mean and variance over rows; ``weight`` is how often each row was observed."""
     mean = np.average(values, axis=0, weights=weight)
     return mean, np.average((values - mean) ** 2, axis=0, weights=weight)
 
 
 def nonzero(size: np.ndarray) -> np.ndarray:
-    """The same with 1 in the place of 0."""
+    """Return sizes with 1 in place of 0."""
     return np.where(size > 0, size, 1.0)

@@ -1,8 +1,8 @@
 """Where the rows of a fit come from: a table in memory, or files on disk.
 
-Both tell the same: names of the inputs, labels of the groups, means and variances over all rows,
-and some rows to look at. Both are read once it is known how their columns are scaled. What comes
-after a source does not ask which of the two it is.
+Both kinds of source provide the names of the inputs, the labels of the groups, means and variances
+over all rows, and a sample of rows. Once it is known how columns are scaled, both are read in the
+same way. Code that uses a source need not know which of the two it is.
 """
 
 import dataclasses
@@ -29,23 +29,23 @@ from nghvi.data.working_copy import StreamedRows, WorkingCopy
 class GroupedDataset:
     """A Parquet file, or a folder of them, with more rows than fit into memory.
 
-    Hand it to ``fit`` in place of a table, with the name of the response column::
+    Pass it to ``fit`` in place of a table, with the name of the response column::
 
         nghvi.MixedRegressor("firm", hidden=(32, 16)).fit(GroupedDataset("big.parquet"), "profit")
 
-    The rows are copied once, sorted by group, into ``workdir`` (by default a folder beside the
-    data, named after them with ``.nghvi`` at its end). A later fit of the same columns uses the
-    copy again if the files have not changed, and predictions for known groups read it; ``remove``
-    deletes it.
+    The rows are copied once, sorted by group, into a working copy. A later fit to the same columns
+    uses it again if the files have not changed, and predictions for known groups read it.
+    ``remove`` deletes it.
 
     Parameters
     ----------
     path
         The file or folder.
     columns
-        The input columns; all but the group and the response, if None.
+        Names of the input columns; None, the default, takes all but the group and the response.
     workdir
-        Where the copy is kept.
+        Folder of the working copy; by default it lies beside the data and has their name with
+        ``.nghvi`` appended.
     """
 
     path: str | os.PathLike
@@ -54,14 +54,14 @@ class GroupedDataset:
 
     @property
     def directory(self) -> pathlib.Path:
-        """Where the working copy is, or will be."""
+        """The folder in which the working copy is, or will be."""
         if self.workdir is not None:
             return pathlib.Path(self.workdir).absolute()
         place = pathlib.Path(self.path).absolute()
         return place.with_name(f"{place.name}.nghvi")
 
     def select(self, group: str, response: str, *, classes: bool) -> Selection:
-        """The columns of a fit."""
+        """Return the columns of a fit; ``classes`` says that the response is a class label."""
         files = files_of(self.path)
         names = column_names(files)
         for name, role in ((group, "group"), (response, "response")):
@@ -74,7 +74,7 @@ class GroupedDataset:
         return Selection(inputs, group, response, classes)
 
     def copied(self, chosen: Selection, groups_per_piece: int | None, seed: int) -> WorkingCopy:
-        """The working copy of these columns, made if need be."""
+        """Return the working copy of these columns, which is made if there is none."""
         return parquet.make_copy(
             files_of(self.path), chosen, self.directory, groups_per_piece, seed
         )
@@ -85,22 +85,22 @@ class GroupedDataset:
 
 
 Groups = np.ndarray | dict[str, np.ndarray]
-"""Labels of the groups, in the order of their codes; by factor where there are several."""
+"""Labels of the groups in the order of their codes; a dictionary by factor if there are several."""
 
 
 class Sample(NamedTuple):
-    """Rows of whole groups on the scale of the data, without a column of ones."""
+    """Rows of whole groups, on the scale of the data and without a column of ones."""
 
     x: np.ndarray
     y: np.ndarray
     codes: np.ndarray
-    """Group of each row, as its place among the labels; of several factors, one column each."""
+    """Group of each row, as its position among the labels; one column per factor if several."""
     weight: np.ndarray | None
-    """How often each row was observed, if not once."""
+    """How often each row was observed; None if once."""
 
 
 class Source(Protocol):
-    """The rows of a fit."""
+    """A source of the rows of a fit."""
 
     complete: bool
     """Whether the sample holds all rows."""
@@ -111,42 +111,42 @@ class Source(Protocol):
 
     @property
     def groups(self) -> Groups:
-        """Labels of the groups; empty where there are none."""
+        """Labels of the groups; empty if there are none."""
 
     @property
     def columns(self) -> tuple[Any, ...] | None:
-        """Names of the columns that came with the data, the group's included; None: they had none.
+        """Names of the columns that came with the data, including the group; None if it had none.
 
-        Those that a fitted estimator expects in new data.
+        A fitted estimator expects these in new data.
         """
 
     @property
     def sample(self) -> Sample:
-        """Rows that were observed, at random where they are too many."""
+        """Observed rows; those of random groups if there are too many."""
 
     @property
     def num_rows(self) -> float:
-        """How many observations there are."""
+        """The number of observations."""
 
     @property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the inputs and, last, the response over all rows."""
+        """Mean and variance over all rows, of the inputs and, last, of the response."""
 
     def check(self, response: Response) -> None:
-        """Complain of observations that the response cannot take."""
+        """Raise an error if there are observations that the response cannot take."""
 
     def read(
         self, scaling: Scaling, intercept: bool
     ) -> tuple[Rows | FactorRows | StreamedRows, Fingerprint]:
-        """The rows as a model reads them, and what they are recognised by.
+        """Return the rows as a model reads them, and a fingerprint to recognise them by.
 
-        A column of ones comes first if there is an intercept.
+        With ``intercept``, a column of ones comes first.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class InMemory:
-    """A table."""
+    """A source that is a table in memory."""
 
     table: Table
     y: np.ndarray
@@ -167,10 +167,10 @@ class InMemory:
         columns: tuple[Any, ...] | None,
         response_name: str,
     ) -> "InMemory":
-        """From checked columns.
+        """Make a source from checked columns.
 
-        ``counts``: how often each row was observed, or None; ``group``, ``response_name``: what
-        messages call these columns.
+        ``counts`` says how often each row was observed, None if once. ``group`` and
+        ``response_name`` are the names of these columns in messages.
         """
         check_sizes(np.abs(table.values).max(axis=0, initial=0.0), table.names)
         check_sizes(np.abs(y).max(keepdims=True), [response_name])
@@ -212,7 +212,7 @@ class InMemory:
 
 
 def _encoded(table: Table, group: Group) -> tuple[np.ndarray, Groups]:
-    """Codes and labels of the groups; a table without them is one group that has no label."""
+    """Return codes and labels of the groups; a table without groups is one without a label."""
     if table.group is None:
         return np.zeros(len(table.values), int), np.array([])
     if isinstance(table.group, tuple) and isinstance(group, tuple):
@@ -226,15 +226,15 @@ def _encoded_factor(labels: np.ndarray, group: Group) -> tuple[np.ndarray, np.nd
     levels, codes = np.unique(labels, return_inverse=True)
     if len(levels) == 1:
         raise DataError(
-            f"group column {group!r} has only one level ({str(levels[0])!r}): effects cannot vary; "
-            "leave the group out (group=None, or no group term in a formula)."
+            f"group column {group!r} has only one level ({str(levels[0])!r}), so that effects "
+            "cannot vary; leave the group out (group=None, or no group term in a formula)."
         )
     return codes, levels
 
 
 @dataclasses.dataclass(frozen=True)
 class OnDisk:
-    """A working copy of the rows of a dataset, read piece by piece."""
+    """A source that is a working copy of a dataset on disk, read piece by piece."""
 
     copy: WorkingCopy
     chosen: Selection
@@ -250,9 +250,9 @@ class OnDisk:
         batch_groups: int | None,
         seed: int,
     ) -> "OnDisk":
-        """The columns of a dataset, copied if they are not yet.
+        """Make a source of columns of a dataset, which are copied if they have not been yet.
 
-        ``batch_groups``: about so many groups per piece; ``seed`` deals them.
+        A piece has about ``batch_groups`` groups, dealt at random by ``seed``.
         """
         chosen = dataset.select(group, response, classes=classes)
         return OnDisk(dataset.copied(chosen, batch_groups, seed), chosen)

@@ -1,6 +1,6 @@
-"""Text where numbers or dates are meant: a stray word, a decimal comma, days written out.
+"""Recognises text that was meant as numbers or dates: a stray word, decimal commas, written dates.
 
-A formula would make a category of such a column, with a coefficient for nearly every cell.
+A model would treat such a column as a category, with a coefficient for nearly every cell.
 """
 
 import numbers
@@ -15,18 +15,18 @@ from nghvi.data.labels import NUMBER, WHOLE
 from nghvi.data.missing import SHOWN
 
 MOSTLY = 0.8
-"""Share of cells that must read as numbers, or as dates, before all are thought to be meant so."""
+"""The share of cells that must read as numbers (or dates) for the column to be meant as such."""
 FEW = 10
-"""Different whole numbers, or dates, that may well be a category."""
+"""How many different whole numbers, or dates, may well be the levels of a category."""
 COMMA = re.compile(r"[+-]?\d+,\d+")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?")
 
 
 def misread(values: Sequence[Any] | np.ndarray, name: str) -> str | None:
-    """What is wrong with a column of text that is not one of words, and the remedy; None if it is.
+    """Return what is wrong with a column of text that was meant as numbers or dates, or None.
 
-    Cells may be numbers already where others are not.
+    Some of the cells may be numbers already. The sentence includes the remedy.
     """
     number, texts = pd.factorize(np.array([_text(v) for v in values], object))
     times = np.bincount(number, minlength=len(texts))
@@ -45,39 +45,39 @@ def misread(values: Sequence[Any] | np.ndarray, name: str) -> str | None:
             return None
         if plain.all():
             return (
-                f"{column} holds numbers as text ({_examples(texts, number, plain)}): turn it into "
-                f"numbers (data[{name!r}].astype(float))."
+                f"{column} holds numbers as text ({_examples(texts, number, plain)}); convert it "
+                f"to numbers (data[{name!r}].astype(float))."
             )
         return (
-            f"{column} holds numbers but for {times[~plain].sum()} of {len(number)} cells "
-            f"({_examples(texts, number, ~plain)}): correct these, or make them missing "
+            f"{column} holds numbers except in {times[~plain].sum()} of {len(number)} cells "
+            f"({_examples(texts, number, ~plain)}); correct these, or make them missing "
             f"(pandas.to_numeric(data[{name!r}], errors='coerce')) and drop or impute them."
         )
     comma, thousands = cells(COMMA), cells(THOUSANDS)
     if mostly(plain | comma) and (comma & ~thousands).any():
         shown = _examples(texts, number, comma)
         return (
-            f"{column} holds numbers with decimal commas, which are text ({shown}): read the file "
+            f"{column} holds numbers with decimal commas, which are text ({shown}); read the file "
             "with decimal=',', or replace the commas by points."
         )
     if mostly(plain | thousands):
         shown = _examples(texts, number, thousands)
         return (
-            f"{column} holds numbers with commas between thousands, which are text ({shown}): read "
-            "the file with thousands=',', or take the commas away."
+            f"{column} holds numbers with commas between thousands, which are text ({shown}); read "
+            "the file with thousands=',', or remove the commas."
         )
     if mostly(dates) and dates.sum() > many:
         shown = _examples(texts, number, dates)
-        return f"{column} holds dates as text ({shown}): {dates_remedy(name)}"
+        return f"{column} holds dates as text ({shown}); {dates_remedy(name)}"
     return None
 
 
 def dates_remedy(name: str) -> str:
-    """What to do with a column of dates."""
+    """Return what to do about a column of dates."""
     return (
-        "make a number of them first, such as the days since the first one "
-        f"((d - d.min()).dt.days with d = pandas.to_datetime(data[{name!r}])), or a category with "
-        "few levels, such as the month."
+        "convert them to a number, such as the days since the first one "
+        f"((d - d.min()).dt.days with d = pandas.to_datetime(data[{name!r}])), or to a category "
+        "with few levels, such as the month."
     )
 
 
@@ -88,11 +88,11 @@ def _text(value: Any) -> str:
 
 
 def _is_code(texts: np.ndarray) -> bool:
-    """Zeros in front are those of a code, such as a postcode, not of a number."""
+    """Return whether leading zeros show that cells are codes, such as postcodes, not numbers."""
     return any(re.match(r"0\d", text) for text in texts)
 
 
 def _examples(texts: np.ndarray, number: np.ndarray, chosen: np.ndarray) -> str:
-    """Some of the chosen cells with their positions; the first row is 0."""
+    """Return some of the chosen cells with their positions, in words; the first row is 0."""
     places = np.flatnonzero(chosen[number])[:SHOWN]
     return ", ".join(f"{texts[number[i]]!r} at position {i}" for i in places)

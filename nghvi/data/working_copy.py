@@ -1,8 +1,8 @@
 """Rows that stay on disk: a working copy, read one piece at a time or by group.
 
-A row is a record of doubles: the inputs, the response, and 1 (0 where a group is padded).
-:func:`nghvi.data.parquet.make_copy` makes the copy. :class:`StreamedRows` are its rows as a model
-reads them, standardised.
+A row is a record of doubles: the inputs, the response, and 1 (0 for the padding of a group).
+:func:`nghvi.data.parquet.make_copy` makes the copy. :class:`StreamedRows` standardises its rows for
+a model.
 """
 
 import dataclasses
@@ -27,30 +27,31 @@ DESCRIPTION, RECORDS = "copy.json", "records.bin"
 
 
 class Index(NamedTuple):
-    """What one pass over the files has learnt."""
+    """What one pass over the files learnt."""
 
     levels: np.ndarray
     """Labels of the groups, sorted."""
     sizes: np.ndarray
-    """Rows of each group."""
+    """Number of rows of each group."""
     mean: np.ndarray
-    """Of the inputs and, last, the response."""
+    """Means of the inputs and, last, of the response."""
     variance: np.ndarray
+    """Variances of the same columns."""
     classes: np.ndarray
-    """The two classes, sorted; empty where the response is a number."""
+    """The two classes, sorted; empty if the response is a number."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of all groups."""
+        """Number of rows of all groups."""
         return int(self.sizes.sum())
 
 
 class WorkingCopy(NamedTuple):
-    """Where the copy is, and what is in it."""
+    """A working copy of rows on disk."""
 
     directory: pathlib.Path
     identity: str
-    """Tells one copy from another: of other files, columns or pieces."""
+    """A hash that differs between copies of different files, columns or pieces."""
     learnt: Index
     dealt: Deal
 
@@ -62,11 +63,11 @@ class WorkingCopy(NamedTuple):
 
     @property
     def record(self) -> int:
-        """Numbers in a record."""
+        """How many numbers a record has."""
         return len(self.learnt.mean) + 1
 
     def piece(self, number: int) -> np.ndarray:
-        """The records of one piece: one contiguous read."""
+        """Return the records of one piece, by one contiguous read."""
         rows = int(self.slots.sum())
         flat = np.fromfile(
             self.directory / RECORDS,
@@ -75,12 +76,12 @@ class WorkingCopy(NamedTuple):
         )
         if flat.size < rows * self.record:
             raise DataError(
-                f"{self.directory}: {RECORDS} is truncated; remove the copy, fit again."
+                f"{self.directory}: {RECORDS} is truncated; remove the working copy and fit again."
             )
         return flat.reshape(rows, self.record)
 
     def starts(self) -> np.ndarray:
-        """Number of the first record of every group, in the order of the levels."""
+        """Return the number of every group's first record, in the order of the levels."""
         slots, members = self.slots, self.dealt.members
         piece, slot = np.nonzero(members >= 0)
         starts = np.empty(len(self.learnt.levels), int)
@@ -88,7 +89,7 @@ class WorkingCopy(NamedTuple):
         return starts
 
     def rows_of(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Records of these groups, and which of them (0, 1, ...) each belongs to."""
+        """Return the records of these groups, and which of the groups (0, 1, ...) each is in."""
         sizes, starts = self.learnt.sizes[groups], self.starts()[groups]
         which = np.repeat(np.arange(len(groups)), sizes)
         within = np.arange(len(which)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -101,11 +102,11 @@ class WorkingCopy(NamedTuple):
 
 
 def open_copy(directory: pathlib.Path, identity: str) -> WorkingCopy:
-    """A copy that was made before."""
+    """Open a copy that was made before, or raise an error if it has been removed or replaced."""
     if identity_in(directory) != identity:
         raise DataError(
-            f"{directory}: the working copy of the fit is not there any more, and known groups are "
-            "predicted from their rows; put it back, or fit again."
+            f"{directory}: the working copy of the fit is no longer there, but predictions for "
+            "known groups read their rows from it; put it back, or fit again."
         )
     described = json.loads((directory / DESCRIPTION).read_text())
     parts = [np.load(directory / f"{name}.npy") for name in Index._fields]
@@ -116,13 +117,13 @@ def open_copy(directory: pathlib.Path, identity: str) -> WorkingCopy:
 
 
 def remove(directory: pathlib.Path) -> None:
-    """Delete a copy; a directory that holds anything else is left alone."""
+    """Delete a working copy; a directory that holds anything else is left alone."""
     if identity_in(directory) is not None:
         shutil.rmtree(directory)
 
 
 def identity_in(directory: pathlib.Path) -> str | None:
-    """Which copy is in a directory, if one is."""
+    """Return the identity of the working copy in a directory, None if there is none."""
     try:
         return json.loads((directory / DESCRIPTION).read_text())["identity"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -133,8 +134,8 @@ def identity_in(directory: pathlib.Path) -> str | None:
 class StreamedRows:
     """Rows in a working copy on disk, standardised as they are read.
 
-    A model file holds this, not the rows: where they are, and how to tell whether they are still
-    the same.
+    A model file holds this object instead of the rows: it knows where they are, and by the identity
+    whether they are still the same.
     """
 
     directory: str
@@ -145,30 +146,30 @@ class StreamedRows:
     num_rows: float
     num_groups: int
     variance: float
-    """Of the standardised response."""
+    """Variance of the standardised response."""
 
     @functools.cached_property
     def copy(self) -> WorkingCopy:
-        """The working copy, if it is still the one of the fit."""
+        """The working copy; an error if it is no longer that of the fit."""
         return open_copy(pathlib.Path(self.directory), self.identity)
 
     @property
     def facts(self) -> tuple:
-        """What tells these rows from others, wherever they are."""
+        """What distinguishes these rows from others, wherever they are stored."""
         return self.identity, *self.scaling
 
     @property
     def num_pieces(self) -> int:
-        """Pieces of the copy."""
+        """Number of pieces in the copy."""
         return len(self.copy.dealt.members)
 
     @property
     def x(self) -> Any:
-        """Inputs of the first piece: groups at random."""
+        """Inputs of the first piece, whose groups are random."""
         return self.piece(0).x
 
     def piece(self, number: int) -> RowsPiece:
-        """One piece."""
+        """Read one piece."""
         records: Any = self.copy.piece(number)
         present = self.copy.dealt.members[number] >= 0
         weight = records[:, -1].copy()
@@ -187,11 +188,11 @@ class StreamedRows:
 
     @property
     def y(self) -> range:
-        """As many as there are rows: what an evaluation costs is read from it."""
+        """A stand-in as long as there are rows, from which the cost of an evaluation is read."""
         return range(int(self.num_rows))
 
     def by_group(self, values: Callable[[RowsPiece], tuple]) -> tuple[np.ndarray, ...]:
-        """Arrays with one entry per group, computed piece by piece."""
+        """Compute arrays with one entry per group, piece by piece."""
         whole: list[np.ndarray] = []
         for number, codes in enumerate(self.copy.dealt.members):
             found = [np.asarray(v) for v in values(self.piece(number))]
@@ -201,10 +202,10 @@ class StreamedRows:
         return tuple(whole)
 
     def some_groups(self, codes: np.ndarray) -> tuple[RowsPiece, np.ndarray]:
-        """Rows of these groups (distinct codes), and the position of each group among them.
+        """Read the rows of these groups (distinct codes); return the groups' positions as well.
 
-        Absent groups fill the blocks up, so that few programs are compiled for many requests. Where
-        none is asked for, no file is read: one absent group stands for all.
+        Absent groups fill up the blocks, so that few programs are compiled for many requests. If no
+        group is asked for, no file is read and the result is one row of zeros as a placeholder.
         """
         if not len(codes):
             nothing = np.zeros((1, len(self.scaling.centre)))
@@ -226,14 +227,14 @@ class StreamedRows:
         return jax.tree.map(lambda leaf: leaf[0], stack), position
 
     def sums(self, random: tuple[int, ...]) -> LinearStatistics:
-        """All that a linear Gaussian model needs: no batches, and no rows afterwards."""
+        """Return the sums that a linear Gaussian model needs; it reads no rows afterwards."""
         members = self.copy.dealt.members
         return LinearStatistics.from_pieces(
             lambda: map(self.piece, range(len(members))), members, random
         )
 
     def fingerprint(self) -> Fingerprint:
-        """Of all rows, piece by piece."""
+        """Return the fingerprint of all rows, computed piece by piece."""
         parts = []
         for number, members in enumerate(self.copy.dealt.members):
             records, codes = self.copy.piece(number), np.repeat(members, self.copy.slots)
@@ -242,6 +243,6 @@ class StreamedRows:
         return Fingerprint.joined(parts)
 
     def standardised(self, records: np.ndarray) -> tuple[Any, Any]:
-        """Inputs and response of records, as the model reads them."""
+        """Return inputs and response of records as the model reads them."""
         x = add_intercept(records[:, :-2], self.intercept)
         return self.scaling.apply(x), self.scaling.apply_response(records[:, -2])

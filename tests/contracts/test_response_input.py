@@ -83,7 +83,7 @@ CASES = [
     ("gamma", "days", GOOD.assign(days=2.0), "the response days is constant"),
     ("tobit", "level", put("level", 3), f"level holds 3 {ROWS}, beyond its bounds.*clip"),
     ("tobit", "level", put("low", 2), rf"lower\(low\) holds 2 {ROWS}.*upper\(high\): .*-inf and"),
-    ("tobit", "level", GOOD.assign(low="none"), "column 'low' is not numeric.*give numbers"),
+    ("tobit", "level", GOOD.assign(low="none"), "column 'low' is not numeric.*convert it"),
     ("tobit", "level", GOOD.assign(level=1.0), "every row of level is censored.*probit"),
     ("interval", "level", put("level", 3), f"level holds 3 {ROWS}, outside its interval.*middle"),
     ("interval", "level", put("low", 2), rf"lower\(low\) holds 2 {ROWS}.*smaller number first"),
@@ -96,7 +96,7 @@ CASES = [
             ("poisson", "count", "count"),
         ]
     ),
-    ("binomial", "hits", GOOD.assign(shots="five"), "column 'shots' is not numeric.*give numbers"),
+    ("binomial", "hits", GOOD.assign(shots="five"), "column 'shots' is not numeric.*convert it"),
     *(
         (
             "weighted-gaussian",

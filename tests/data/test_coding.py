@@ -92,7 +92,7 @@ def test_codes_of_categories_are_matched_by_what_they_mean():
     [
         (
             FRAME.assign(colour="pink"),
-            r"'colour' holds 'pink', which the fit has not seen \(it has",
+            r"'colour' holds 'pink', which did not occur in the training data \(it had",
         ),
         (FRAME.assign(x="one"), "'x' held numbers at the fit and holds text now"),
         (HOLES, r"'x' \(18 rows, positions 0, 7, 14, ...\), 'colour' .*not learnt what a gap"),
@@ -110,13 +110,13 @@ def test_rows_that_the_fit_cannot_read_are_refused(frame, said):
     [
         (
             [f"town {i % 40}" for i in range(N)],
-            r"'s' is a category of 40 levels .*group=\['school'",
+            r"'s' is a category with 40 levels .*group=\['school'",
         ),
-        ([f"word {i}" for i in range(N)], "nearly one for every row"),
+        ([f"word {i}" for i in range(N)], "nearly one per row"),
         (pd.date_range("2020", periods=N), r"'s' holds dates or times: .*dt\.days"),
         ([f"{v:.2f}" for v in FRAME["x"]], "holds numbers as text"),
         ([None] * N, "missing values"),
-        ([{}] * N, "'s' is not numeric, nor is it a category"),
+        ([{}] * N, "'s' is neither numeric nor a category"),
     ],
 )
 def test_columns_that_are_no_inputs_are_refused_with_a_remedy(column, said):
@@ -179,7 +179,7 @@ def test_medians_are_values_that_occur():
     gaps = Gaps.learn({**columns, "t": np.array([True, None, False, True, True], object)})
     assert gaps.fillings == {"k": 2.0, "t": True}
     assert gaps.told == (("k", "t"),)
-    with pytest.raises(DataError, match="'k' has no value at all"):
+    with pytest.raises(DataError, match="'k' has no values at all"):
         Gaps.learn({"k": np.full(3, np.nan)})
 
 

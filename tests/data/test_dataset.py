@@ -186,7 +186,7 @@ def test_a_model_file_holds_no_rows_and_says_where_they_are(on_disk, frame, tmp_
     place = GroupedDataset(folder).directory
     moved = place.rename(place.with_name("away"))
     loaded = nghvi.load(tmp_path / "m.nghvi")
-    with pytest.raises(nghvi.DataError, match="working copy of the fit is not there"):
+    with pytest.raises(nghvi.DataError, match="working copy of the fit is no longer there"):
         loaded.predict(new)
     population = loaded.predict(new, which="population")
     moved.rename(place)

@@ -59,7 +59,7 @@ def test_labels_that_differ_stay_different(values):
 
 @pytest.mark.parametrize("values", [[2.0**63, 2.0**63 + 4096], np.array([2**24], np.float32)])
 def test_floats_that_cannot_tell_labels_apart_are_refused(values):
-    with pytest.raises(DataError, match=r"'g' holds .* cannot be told apart: read .* as integers"):
+    with pytest.raises(DataError, match=r"'g' holds .* cannot tell .* apart; read .* as integers"):
         read_labels(np.asarray(values), "g")
 
 

@@ -31,7 +31,7 @@ def with_one(word):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (with_one("n/a"), r"'s' holds numbers but for 1 of 247 cells \('n/a' at position 3\)"),
+        (with_one("n/a"), r"'s' holds numbers except in 1 of 247 cells \('n/a' at position 3\)"),
         (FRAME["a"].astype(object).where(FRAME.index != 5, "?"), r"1 of 247 cells \('\?' at pos"),
         (NUMBERS, r"'s' holds numbers as text .*astype\(float\)"),
         (NUMBERS.str.replace(".", ","), r"'s' holds numbers with decimal commas.*decimal=','"),
@@ -84,7 +84,7 @@ def holes():
     return frame
 
 
-SAID = r"3 of 247 rows have missing values, in .* are left out \(missing='drop'\)"
+SAID = r"3 of 247 rows have missing values in .* are left out \(missing='drop'\)"
 
 
 def test_rows_with_missing_cells_are_left_out_if_asked():

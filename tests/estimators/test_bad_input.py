@@ -30,7 +30,12 @@ CASES = {
     "group index out of range": (X.to_numpy(), Y, {"group": 9}, "group=9"),
     "one group": (X.assign(g=1), Y, {}, r"only one level.*group=None"),
     "constant y": (X, Y * 0 + 2, {}, "constant"),
-    "text column": (X.assign(b=X.index.map("row {}".format)), Y, {}, "'b' is a category of .* row"),
+    "text column": (
+        X.assign(b=X.index.map("row {}".format)),
+        Y,
+        {},
+        "'b' is a category with .* row",
+    ),
     "dates": (X.assign(b=pd.Timestamp("2020-01-01")), Y, {}, "'b' holds dates or times"),
     "text y": (X, Y.astype(str), {}, "MixedClassifier"),
     "short y": (X, Y[:-2], {}, r"rows but y has"),
@@ -84,7 +89,7 @@ CASES = {
     "unknown setting": (X, Y, {"family": "gaussian"}, "'family'. Did you mean response="),
     "setting of lme4": (X, Y, {"REML": True}, "'REML'. There is no REML.*random_state, devices"),
     "misspelt setting": (X, Y, {"standardise": True}, "Did you mean standardize="),
-    "lists in a column": (X.assign(a=[[1, 2]] * len(X)), Y, {}, "'a' is not numeric"),
+    "lists in a column": (X.assign(a=[[1, 2]] * len(X)), Y, {}, "'a' is neither numeric"),
     "ragged rows": ([[1, [2, 3]], [1, 2]], Y[:2], {"group": None}, "not a table"),
     "many columns": (
         np.broadcast_to(1.0, (3, 10_001)),

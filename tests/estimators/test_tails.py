@@ -104,7 +104,7 @@ def test_a_network_pools_a_category_of_many_levels():
         np.testing.assert_array_equal(one, other)
     alone = RowReader.of(nghvi.MixedRegressor(None, **DEEP), FRAME.drop(columns="g"), Gaussian())
     assert (alone.spec.group, alone.spec.random, alone.spec.terms) == ("town", "intercept", ())
-    with pytest.raises(DataError, match=r"'town' is a category of 30 levels .*group="):
+    with pytest.raises(DataError, match=r"'town' is a category with 30 levels .*group="):
         RowReader.of(nghvi.MixedClassifier("g", **DEEP), FRAME, Probit())
     holes = FRAME.assign(town=FRAME["town"].where(FRAME.index > 3))
     with pytest.raises(DataError, match=r"'town' .*fillna\('unknown'\)"):
