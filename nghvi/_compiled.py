@@ -1,10 +1,10 @@
-"""Compiled programs are kept on disk, so that the second process does not wait for a compiler.
+"""Compiled programs are kept on disk, so that the next process does not wait for a compiler.
 
-``NGHVI_CACHE`` names the folder; ``NGHVI_CACHE=off`` keeps nothing. Without it programs are in the
-user's folder for caches. A folder of JAX's own choice (``JAX_COMPILATION_CACHE_DIR``) is left as it
-is. Programs of another version of JAX or for another processor lie in folders of their own.
+``NGHVI_CACHE`` names the folder; ``NGHVI_CACHE=off`` keeps nothing. Without it programs are kept in
+the user's cache folder. A folder that was chosen for JAX (``JAX_COMPILATION_CACHE_DIR``) is left as
+it is. Programs of another version of JAX, or for another processor, have folders of their own.
 
-The folder is the user's alone: what it holds is run.
+Only the user may access the folder, since what it holds is executed.
 """
 
 import contextlib
@@ -17,18 +17,19 @@ import sys
 import jax
 
 OFF = ("", "0", "off", "no", "false")
+"""Values of ``NGHVI_CACHE`` that switch the cache off."""
 WORTH_KEEPING = 0.0
-"""Seconds of compilation from which a program is kept: all are, since a fit also has some twenty
-tiny ones, and each costs a second process several times what it takes to read it."""
+"""Seconds of compilation from which on a program is kept. All are kept: a fit also has some twenty
+tiny ones, each of which costs a second process several times what reading it takes."""
 MOST_BYTES = 500_000_000
-"""Beyond, the programs that were used longest ago are deleted."""
+"""Size of the folder beyond which the least recently used programs are deleted."""
 
 programs_folder: pathlib.Path | None = None
-"""Where this process keeps programs; None if it does not."""
+"""The folder in which this process keeps programs; None if it keeps none."""
 
 
 def keep_compiled() -> pathlib.Path | None:
-    """Let JAX keep its programs; returns the folder, None if they are not kept there."""
+    """Let JAX keep its programs, and return the folder; None if they are not kept in ours."""
     global programs_folder
     chosen = os.environ.get("NGHVI_CACHE")
     by_user = getattr(jax.config, "jax_compilation_cache_dir", None)
@@ -59,7 +60,7 @@ def _users_caches() -> pathlib.Path:
 
 
 def _processor() -> str:
-    """What tells processors apart for which programs differ: a home may be shared by several."""
+    """Return a hash of the processor's features: machines that share a home may differ in them."""
     told = f"{platform.machine()} {platform.processor()}"
     with contextlib.suppress(OSError):
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -68,7 +69,7 @@ def _processor() -> str:
 
 
 def _forget_the_oldest(root: pathlib.Path) -> None:
-    """Delete what was used longest ago; another process may be doing the same."""
+    """Delete the least recently used programs; another process may be doing the same."""
     files = [(path, path.stat()) for path in root.rglob("*") if path.is_file()]
     spare = sum(facts.st_size for _, facts in files) - MOST_BYTES
     for path, facts in sorted(files, key=lambda each: each[1].st_mtime):

@@ -1,16 +1,17 @@
 """Programs: functions that are compiled once per shape, and that a later process finds ready.
 
 JAX keeps what its compiler made, but every process traces its functions anew to learn what is to
-be compiled, which is most of the time of a first fit. Here a file is named by a hash of everything
-that tracing sees: source and constants of this package, versions and settings, the function,
-whatever is static in its arguments, and the shapes of the rest. It says which program that is, and
-another file holds the program, so that a new version of this package traces anew but compiles only
-what changed. Nothing is kept of what comes from elsewhere, such as a model in a user's own module:
-its source may change.
+be compiled, which takes most of the time of a first fit. Here a file is named by a hash of
+everything that tracing sees: source and constants of this package, versions and settings, the
+function, whatever is static in its arguments, and the shapes of the rest. The file says which
+program results, and another file holds that program, so that a new version of this package traces
+anew but compiles only what changed. Nothing is kept of functions or classes from elsewhere, such as
+a model in a user's own module, because their source may change.
 
-Within a process programs pile up with every new shape of the data: those of a linear model hold 40
-MB and a thousand memory maps, of which Linux allows a process 65,530; beyond, the compiler ends the
-process. All are forgotten when there are many: JAX does not tell which were used longest ago.
+Within a process programs pile up with every new shape of the data. Those of a linear model hold 40
+MB and a thousand memory maps, of which Linux allows a process 65,530; beyond that the compiler ends
+the process. So all programs are forgotten once there are many: JAX does not tell which of them were
+used least recently.
 """
 
 import contextlib
@@ -42,21 +43,24 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAPS = pathlib.Path("/proc/self/maps")
+"""The file in which Linux lists the memory maps of this process."""
 MOST_MAPS = 16_000
-"""Beyond, all programs of the process are forgotten, some 600 MB; those on disk come back soon."""
+"""Memory maps beyond which all programs of the process, some 600 MB, are forgotten; those on disk
+are soon loaded again."""
 VERSIONED = ("jax", "jaxlib", "equinox", "optax", "numpy")
+"""Packages whose version is part of the hash."""
 KNOWN = {"nghvi", "builtins", "functools", "operator", "collections", "types", *VERSIONED}
-"""Packages whose functions and classes are what their version says, or the standard library's."""
+"""Packages whose functions and classes are determined by a version or by the hashed source."""
 SMALL = 30_000
-"""Numbers given to a program below which it is compiled the quick way."""
+"""Numbers in the arguments of a program below which it is compiled the quick way."""
 QUICKLY: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
-"""XLA's older way to make kernels: a third to a half less to compile, and no slower to run, but for
-normal distribution functions, which it does not vectorise."""
+"""Options for XLA's older way to make kernels, which compiles in a half to two thirds of the time.
+The kernels are no slower, except normal distribution functions, which it does not vectorise."""
 SWITCHED_OFF = "jax_disable_jit"
 WORTH = "jax_persistent_cache_min_compile_time_secs"
 EDGES = {"cli", "report", "plots", "storage", "formula", "estimators", "interpret", "paper"}
-"""Parts of the package whose constants matter to their own programs alone, if they have any; a
-process loads them sooner, later or never."""
+"""Parts of the package whose constants matter only to programs of their own. A process may load
+them sooner, later or never, so they must not enter the hash of other programs."""
 SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -64,17 +68,18 @@ SETTINGS = (
     "jax_default_prng_impl",
     "jax_debug_nans",
 )
+"""Settings of JAX that change what is traced."""
 
 _programs: "weakref.WeakSet[_Program]" = weakref.WeakSet()
 
 
 def program(function: Callable[P, T]) -> Callable[P, T]:
-    """Compile ``function`` per shape of the arrays in its arguments; all else in them is static."""
+    """Compile ``function`` once per shape of the arrays in its arguments; the rest is static."""
     return cast(Callable[P, T], _Program(function))
 
 
 class _Program:
-    """A function and what was compiled of it."""
+    """A function, and the programs compiled from it."""
 
     def __init__(self, function: Callable) -> None:
         functools.update_wrapper(self, function)
@@ -87,11 +92,11 @@ class _Program:
         leaves, tree = jax.tree.flatten((args, kwargs))
         holes = [... if eqx.is_array(leaf) else leaf for leaf in leaves]
         arrays = [leaf for leaf, hole in zip(leaves, holes, strict=True) if hole is ...]
-        # Inside another program, or with several devices, JAX alone knows what is to be done.
+        # Inside another program, or with several devices, only JAX knows what is to be done.
         if not _is_plain() or any(isinstance(leaf, jax.core.Tracer) for leaf in arrays):
             return self._traced(*args, **kwargs)
         shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays)
-        kinds = tuple(map(type, holes))  # 1 and 1.0 and True are equal
+        kinds = tuple(map(type, holes))  # since 1, 1.0 and True are equal
         asked = (tree, tuple(holes), kinds, shapes, _settings())
         if asked not in self._ready:
             template = jax.tree.unflatten(tree, holes)
@@ -100,7 +105,7 @@ class _Program:
         return self._traced(*args, **kwargs) if ready is None else ready(arrays)
 
     def forget(self) -> None:
-        """Let go of what was compiled."""
+        """Release what was compiled."""
         self._ready.clear()
 
     def _made_or_found(self, template: Any, shapes: tuple, arrays: list) -> "_Ready | None":
@@ -109,7 +114,7 @@ class _Program:
         named = [(shape, str(dtype), weak) for shape, dtype, weak in shapes]
         try:
             told = _told((name, template, named, _settings()), module.split(".")[1])
-        except Exception:  # of a user's own, or of a kind that cannot be told
+        except Exception:  # something of the user's, or of a kind that cannot be written down
             return None
         traced = _file(hashlib.sha256(told).hexdigest(), "traced")
         if (known := _read(traced)) is not None:
@@ -120,13 +125,13 @@ class _Program:
         with _no_garbage_collected():
             lowered, form = _trace(self._function, template, arrays)
         options = QUICKLY if _runs_on_cpu() and sum(x.size for x in arrays) < SMALL else {}
-        # The text does not know the shapes of arrays that are not used.
+        # The text does not contain the shapes of unused arrays.
         text = repr((_source()[1:], named, options, lowered.as_text()))
         number = hashlib.sha256(text.encode()).hexdigest()
         compiled = _loaded(number, len(arrays), jax.tree.leaves(form).count(...))
         if compiled is None:
             compiled = _compile(lowered, options)
-            # A program may hold what no file can, such as a call of Python.
+            # A program may hold what cannot be written to a file, such as a call of Python.
             with contextlib.suppress(Exception):
                 _write(_file(number, "compiled"), serialize_executable.serialize(compiled)[0])
         _write(traced, (number, form))
@@ -134,7 +139,7 @@ class _Program:
 
 
 class _Ready:
-    """A compiled program, and the form of what it returns: ``...`` where an array is."""
+    """A compiled program, and the form of its result, which has ``...`` in place of arrays."""
 
     def __init__(self, compiled: jax.stages.Compiled, form: Any) -> None:
         self._compiled = compiled
@@ -147,7 +152,7 @@ class _Ready:
 
 
 def _trace(function: Callable, template: Any, arrays: list) -> tuple[jax.stages.Lowered, Any]:
-    """The function of a list of arrays to such a list, and the form of what it returns."""
+    """Return the function, lowered to one between lists of arrays, and the form of its result."""
     leaves, tree = jax.tree.flatten(template)
     forms = []
 
@@ -168,7 +173,11 @@ def _trace(function: Callable, template: Any, arrays: list) -> tuple[jax.stages.
 
 @contextlib.contextmanager
 def _no_garbage_collected() -> Iterator[None]:
-    """Tracing makes many objects, nearly all of which stay: looking for others takes a tenth."""
+    """Suspend garbage collection inside the block.
+
+    Tracing makes many objects, nearly all of which stay alive; searching them for garbage would
+    take a tenth of the time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -179,7 +188,7 @@ def _no_garbage_collected() -> Iterator[None]:
 
 
 def _compile(lowered: jax.stages.Lowered, options: dict[str, str | bool]) -> jax.stages.Compiled:
-    """Without JAX's own cache: a program that comes from there cannot be written once more."""
+    """Compile without JAX's own cache: a program that comes from there cannot be serialised."""
     before = getattr(jax.config, WORTH)
     jax.config.update(WORTH, float("inf"))
     try:
@@ -209,7 +218,7 @@ def _file(number: str, kind: str) -> pathlib.Path | None:
 
 
 def _write(path: pathlib.Path | None, what: Any) -> None:
-    """As a whole, or not at all."""
+    """Write a file completely, or not at all."""
     if path is not None:
         with contextlib.suppress(Exception):
             content = pickle.dumps(what)
@@ -219,12 +228,12 @@ def _write(path: pathlib.Path | None, what: Any) -> None:
 
 
 def _read(path: pathlib.Path | None) -> Any:
-    """What was written to ``path``; None if nothing was, or if it is damaged."""
+    """Return what was written to ``path``; None if nothing was, or if the file is damaged."""
     with contextlib.suppress(Exception):
         if path is not None:
             whole = path.read_bytes()
             if hashlib.sha256(whole[32:]).digest() == whole[:32]:
-                os.utime(path)  # those used longest ago are deleted first
+                os.utime(path)  # since the least recently used files are deleted first
                 return pickle.loads(whole[32:])
     return None
 
@@ -236,7 +245,7 @@ def _start_lapack() -> None:
 
 
 class _Teller(pickle.Pickler):
-    """Writes down what a function was given; never read again."""
+    """A pickler that writes down everything a function was given, only to be hashed."""
 
     def persistent_id(self, obj: Any) -> None:
         package = (getattr(obj, "__module__", None) or "builtins").partition(".")[0]
@@ -254,14 +263,14 @@ class _Teller(pickle.Pickler):
 
 
 def _told(what: Any, part: str = "") -> bytes:
-    """``part``: of the package, which asks."""
+    """Return what tracing sees as bytes to be hashed; ``part``: the subpackage that asks."""
     with io.BytesIO() as file:
         _Teller(file, protocol=5).dump((_source(), _constants(part), what))
         return file.getvalue()
 
 
 def _constants(part: str) -> list[tuple]:
-    """Numbers and texts of modules that compute: somebody may have set them to another value."""
+    """Return the constants of modules that compute, since a caller may have changed them."""
     return [
         (name, constant, value)
         for name, module in sorted(sys.modules.items())
@@ -278,7 +287,7 @@ def _is_plain_value(value: Any) -> bool:
 
 @functools.cache
 def _source() -> tuple[str, ...]:
-    """The package's source, versions of what it is built on, and the compiler's flags."""
+    """Return a hash of the package's source, versions of its foundations, and compiler flags."""
     root, digest = pathlib.Path(__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
@@ -299,7 +308,7 @@ def _is_plain() -> bool:
 
 
 def forget_programs() -> None:
-    """Let go of all programs of this process, also of those of other packages."""
+    """Release all programs of this process, including those of other packages."""
     for each in _programs:
         each.forget()
     jax.clear_caches()
@@ -307,9 +316,9 @@ def forget_programs() -> None:
 
 
 def forget_programs_if_many() -> None:
-    """Make room for further programs; called before a fit, whose own programs stay."""
-    with contextlib.suppress(OSError, AttributeError):  # not Linux, not the GNU C library
+    """Make room for further programs; called before a fit, so that its own programs stay."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux, or not the GNU C library
         if MAPS.read_bytes().count(b"\n") > MOST_MAPS:
             forget_programs()
-            # What is freed stays with the process otherwise: small pieces between others.
+            # Otherwise freed memory, in small pieces between others, would stay with the process.
             ctypes.CDLL(None).malloc_trim(0)

@@ -1,6 +1,6 @@
-"""Tails of the normal and logistic distributions, finite and fast; the distribution function of t.
+"""Special functions, finite and fast: tails of normal and logistic, the cdf of t, log gamma.
 
-Everything rests on ``erfcx(x) = exp(x^2) erfc(x)`` for ``x >= 0``: with
+The normal tails rest on ``erfcx(x) = exp(x^2) erfc(x)`` for ``x >= 0``: with
 ``e = erfcx(|x| / sqrt 2)`` and ``g = exp(-x^2 / 2)``::
 
     log Phi(x)  = log(e / 2) - x^2 / 2          (x <= 0),   log(1 - e g / 2)          (x > 0)
@@ -10,12 +10,12 @@ One evaluation of ``e`` serves the value and the derivative. Truncated normals s
 ``log Phi(v) = log u + log Phi(eta)`` by Newton steps in logarithms, so they stay finite at
 ``|eta| = 40`` and far beyond, where the inverse of the distribution function gives NaN.
 
-The compiler takes logarithms of doubles one by one, at 8 ns each (12 for log1p). Integrals over
-effects take billions, so they are written out: with x = 2^k m and s = (m - 1) / (m + 1)::
+The compiler takes logarithms of doubles one by one, at 8 ns each (12 ns for log1p). Integrals over
+effects need billions of them, so they are written out: with x = 2^k m and s = (m - 1) / (m + 1)::
 
     log x = k log 2 + 2 artanh s,     log(1 + e) = 2 artanh(e / (2 + e))
 
-where artanh(s) / s is a polynomial in s^2: 2 ns each.
+where artanh(s) / s is a polynomial in s^2. This takes 2 ns each.
 """
 
 import jax
@@ -29,7 +29,7 @@ from nghvi._typing import Key
 
 
 def _artanh_coefficients(largest: float, degree: int) -> tuple[float, ...]:
-    """Of ``artanh(s) / s`` in powers of ``s^2``, for ``|s| <= largest``."""
+    """Return the coefficients of ``artanh(s) / s`` in powers of ``s^2``, for ``|s| <= largest``."""
 
     def ratio(square: np.ndarray) -> np.ndarray:
         s = np.sqrt(square)
@@ -53,12 +53,12 @@ def _twice_artanh(s: Array, coefficients: tuple[float, ...]) -> Array:
 
 @jax.custom_jvp
 def log(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The logarithm of positive numbers above 1e-300, to within 1e-15 (1 + abs(log x))."""
+    """Return the logarithm of numbers above 1e-300, to within 1e-15 (1 + abs(log x))."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int64)
     exponent = (bits - np.float64(0.5 * _SQRT_2).view(np.int64)) >> 52
     mantissa = jax.lax.bitcast_convert_type(bits - (exponent << 52), x.dtype)
     series = _twice_artanh((mantissa - 1) / (mantissa + 1), _OF_MANTISSA)
-    # What is infinite or no number has a mantissa, too: it must not pass for one.
+    # Infinity and NaN have a mantissa, too: they must not pass for finite numbers.
     return exponent.astype(x.dtype) * np.log(2) + series + 0 * x
 
 
@@ -70,7 +70,7 @@ def _log_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def log_expit(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """``-log(1 + exp(-x))``, the logarithm of the logistic distribution function."""
+    """Return ``-log(1 + exp(-x))``, the logarithm of the logistic distribution function."""
     small = jnp.exp(-jnp.abs(x))
     return jnp.minimum(x, 0.0) - _twice_artanh(small / (2 + small), _OF_FRACTION)
 
@@ -85,7 +85,7 @@ _PIVOT = 2.0
 
 
 def _erfcx_coefficients(degree: int = 24) -> np.ndarray:
-    """Power coefficients in ``t = (x - pivot) / (x + pivot)`` of ``(1 + 2 x) erfcx(x)``."""
+    """Return Chebyshev coefficients of ``(1 + 2 x) erfcx(x)`` in t = (x - pivot) / (x + pivot)."""
 
     def weighted(t: np.ndarray) -> np.ndarray:
         x = _PIVOT * (1 + t) / (1 - t)
@@ -98,7 +98,7 @@ _CHEBYSHEV = tuple(float(c) for c in _erfcx_coefficients())
 
 
 def erfcx(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """``exp(x^2) erfc(x)`` for ``x >= 0``, relative error below 1e-14."""
+    """Return ``exp(x^2) erfc(x)`` for ``x >= 0``, with a relative error below 1e-14."""
     t = (x - _PIVOT) / (x + _PIVOT)
     ahead, current = jnp.zeros_like(x), jnp.zeros_like(x)
     for coefficient in _CHEBYSHEV[:0:-1]:
@@ -106,7 +106,7 @@ def erfcx(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return (t * current - ahead + _CHEBYSHEV[0]) / (1 + 2 * x)
 
 
-@jax.jit  # so that its many operations are traced once, however often a program uses it
+@jax.jit  # so that its many operations are traced only once, however often a program uses it
 def _log_ndtr_and_mills(x: Array) -> tuple[Array, Array]:
     e = erfcx(jnp.abs(x) * np.sqrt(0.5))
     g = jnp.exp(-0.5 * x * x)
@@ -121,7 +121,7 @@ def _log_ndtr_and_mills(x: Array) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def inverse_mills(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """``phi(x) / Phi(x)``, the derivative of :func:`log_ndtr`."""
+    """Return ``phi(x) / Phi(x)``, the derivative of :func:`log_ndtr`."""
     return _log_ndtr_and_mills(x)[1]
 
 
@@ -129,26 +129,26 @@ def inverse_mills(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def _inverse_mills_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
     ratio = inverse_mills(x)
-    # In (-1, 0) exactly; far out on the left the product is rounding noise times x^2.
+    # The exact value is in (-1, 0); far to the left the product is rounding noise times x^2.
     return ratio, jnp.clip(-ratio * (x + ratio), -1.0, 0.0) * dx
 
 
 @jax.custom_jvp
 def log_ndtr(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Logarithm of the standard normal distribution function."""
+    """Return the logarithm of the standard normal distribution function."""
     return _log_ndtr_and_mills(x)[0]
 
 
 @log_ndtr.defjvp
 def _log_ndtr_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
-    # The compiler lets both share one erfcx. Written so that what is differentiated once more is
-    # never the formula itself, whose absolute value has no slope at 0.
+    # The compiler lets both share one erfcx. Written like this, a second differentiation never
+    # reaches the formula itself, whose absolute value has no slope at 0.
     return log_ndtr(x), inverse_mills(x) * dx
 
 
 def positive_normal(key: Key, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Draw from N(eta, 1) truncated to the positive half line, finite for any ``eta``."""
+    """Draw from N(eta, 1) truncated to the positive half-line; finite for any ``eta``."""
     u = jax.random.uniform(key, eta.shape, eta.dtype, minval=1e-300, maxval=1.0)
     # eta - v is positive iff log Phi(v) < log Phi(eta); the cap keeps v off +infinity.
     target = jnp.minimum(jnp.log(u) + log_ndtr(eta), -1e-16)
@@ -156,13 +156,13 @@ def positive_normal(key: Key, eta: Float[Array, "..."]) -> Float[Array, "..."]:
     v = jnp.where(target > -600.0, ndtri(jnp.exp(jnp.maximum(target, -600.0))), tail)
     for _ in range(3):
         log_cdf, ratio = _log_ndtr_and_mills(v)
-        # Where Phi(v) is 1 to the last digit the ratio vanishes and v is exact already.
+        # Where Phi(v) is 1 to the last digit, the ratio vanishes and v is already exact.
         v = v - jnp.where(ratio > 1e-8, (log_cdf - target) / jnp.maximum(ratio, 1e-8), 0.0)
     return jnp.maximum(eta - v, 0.0)
 
 
 def log_ndtr_between(low: Float[Array, "..."], high: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log(Phi(high) - Phi(low)), in the tail that has the digits."""
+    """Return log(Phi(high) - Phi(low)), computed in the tail in which little cancels."""
     flip = low + high > 0
     low, high = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
     upper = log_ndtr(high)
@@ -172,9 +172,10 @@ def log_ndtr_between(low: Float[Array, "..."], high: Float[Array, "..."]) -> Flo
 def slopes_between(
     low: Float[Array, "..."], high: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Derivatives of :func:`log_ndtr_between` in eta, where the ends are a - eta and b - eta.
+    """Return two derivatives of :func:`log_ndtr_between` in eta, for ends a - eta and b - eta.
 
-    With D = Phi(b) - Phi(a) they are (phi(a) - phi(b)) / D and (a phi(a) - b phi(b)) / D - that^2.
+    At eta = 0, with D = Phi(b) - Phi(a), they are s = (phi(a) - phi(b)) / D and
+    (a phi(a) - b phi(b)) / D - s^2.
     """
     log_mass = log_ndtr_between(low, high)
     at_low, at_high = (
@@ -185,18 +186,18 @@ def slopes_between(
 
 
 CELLS = 128
-"""Of the table behind :func:`t_cdf`: its error stays below 1e-7."""
+"""Cells of the table behind :func:`t_cdf`, enough for errors below 1e-7."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
 
 
 def t_cdf(x: Float[Array, "..."], degrees: Float[Array, ""]) -> Float[Array, "..."]:
-    """Distribution function of Student's t for one number of degrees of freedom >= 2.
+    """Return the distribution function of Student's t, for one number of degrees >= 2.
 
-    With x = sqrt(nu) tan(angle) its density in the angle is prop. to cos^(nu - 1): integrated
-    once over a grid of angles and interpolated, values and slopes matched. The incomplete beta
-    function, the alternative, takes a hundred times as long.
+    With x = sqrt(nu) tan(angle) the density in the angle is proportional to cos^(nu - 1). It is
+    integrated once over a grid of angles and interpolated with matching values and slopes. The
+    incomplete beta function, the alternative, takes a hundred times as long.
     """
-    # Nine standard deviations of a normal are the limit for many degrees.
+    # For many degrees of freedom the limit is nine standard deviations of a normal.
     last = jnp.minimum(0.5 * np.pi, 9 / jnp.sqrt(degrees))
     width = last / CELLS
     knots = width * np.arange(CELLS + 1)
@@ -219,20 +220,21 @@ def t_cdf(x: Float[Array, "..."], degrees: Float[Array, ""]) -> Float[Array, "..
 
 
 SHIFT = 10
-"""Arguments below are raised by so much: from there the series have all digits."""
+"""Arguments below this are raised by as much, to where the series are accurate to all digits."""
 _OF_LOG_GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _OF_DIGAMMA = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760, -1 / 12)
 _OF_TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
 _PAIRS = tuple(float(i * (SHIFT - 1 - i)) for i in range(SHIFT // 2))
-"""(x + i)(x + 9 - i) = x (x + 9) + i (9 - i): the steps between, two at a time."""
+"""The numbers i (9 - i) in (x + i)(x + 9 - i) = x (x + 9) + i (9 - i): steps in pairs."""
 
 
 def _raised(x: Array) -> tuple[Array, Array, Array, list[Array]]:
-    """The argument of a series, whether it was raised, twice the middle of the steps, their pairs.
+    """Return the argument of a series, whether it was raised, u + v and the products u v.
 
-    Pairs take half as many operations, most of which is time to compile them.
+    The steps u, v from x to x + 9 are taken in pairs with a common sum, which halves the operations
+    and thereby the time to compile them.
     """
     low = x < SHIFT
     begin = jnp.where(low, x, 1.0)
@@ -242,7 +244,7 @@ def _raised(x: Array) -> tuple[Array, Array, Array, list[Array]]:
 
 
 def _in_squares(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """c_0 + c_1 / x^2 + c_2 / x^4 + ..."""
+    """Return c_0 + c_1 / x^2 + c_2 / x^4 + ..."""
     square, total = 1 / (x * x), jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         total = total * square + coefficient
@@ -251,7 +253,7 @@ def _in_squares(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 @jax.custom_jvp
 def log_gamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log Gamma of positive numbers; it and its derivatives take a tenth of the library's time."""
+    """Return log Gamma of positive numbers, in a tenth of the time that JAX's function takes."""
     z, low, _, pairs = _raised(x)
     below = pairs[0]
     for pair in pairs[1:]:
@@ -262,7 +264,7 @@ def log_gamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @jax.custom_jvp
 def digamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The derivative of :func:`log_gamma`."""
+    """Return the derivative of :func:`log_gamma`."""
     z, low, twice, pairs = _raised(x)
     below = twice * sum(1 / pair for pair in pairs)
     series = log(z) - 0.5 / z + _in_squares(z, _OF_DIGAMMA) / (z * z)
@@ -270,7 +272,7 @@ def digamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def trigamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The derivative of :func:`digamma`."""
+    """Return the derivative of :func:`digamma`."""
     z, low, twice, pairs = _raised(x)
     # 1 / u^2 + 1 / v^2 = ((u + v)^2 - 2 u v) / (u v)^2, in which little cancels.
     below = sum((twice * twice - 2 * pair) / (pair * pair) for pair in pairs)
@@ -291,11 +293,11 @@ def _digamma_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 SMALLEST_OF_SERIES = 100.0
-"""Sizes from which Stirling's series has all digits."""
+"""Size from which on Stirling's series is accurate to all digits."""
 
 
 def log_rising(y: Float[Array, "..."], size: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log Gamma(size + y) - log Gamma(size) - y log size, which is small where size is large."""
+    """Return log Gamma(size + y) - log Gamma(size) - y log size, which is small for large size."""
     small = jnp.minimum(size, SMALLEST_OF_SERIES)
     above, below = log_gamma(small + y), log_gamma(small)
     direct = above - below - y * jnp.log(small)

@@ -1,4 +1,4 @@
-"""Names for the kinds of array that travel through the library."""
+"""Type names for the arrays and trees that are passed through the library."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""The small core: interfaces, the algorithm, the loop. It knows no concrete model or family."""
+"""The core: interfaces, the algorithm and its loop. It knows no concrete model or family."""

@@ -10,8 +10,8 @@ Anchored at theta_0 they are what P l_p and its gradient differ by from l and it
 near theta_0 a piece then says what all the data would say, up to the difference of curvatures, and
 the noise of the batches all but vanishes.
 
-Every pass over the data visits the pieces in a fresh order that depends on the number of the pass
-only, so neither chunks nor interruptions change anything.
+Every pass over the data visits the pieces in a fresh order that depends only on the number of the
+pass, so neither chunks nor interruptions change anything.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ from nghvi._programs import program
 from nghvi._typing import Data, Key, Latents, Params, Scalar
 
 MOST_BYTES = 64 * 2**20
-"""Of the pieces that are held together, and as much again of the ones being read."""
+"""Bound on the bytes of the pieces held together; the pieces being read may take as much again."""
 DRAWS_AT_ANCHOR = 4
-"""Evaluations averaged at the anchor where latents are drawn, which is noisy."""
+"""Number of evaluations averaged at the anchor if latents are drawn, which makes each one noisy."""
 
 
 class Pieces(Protocol):
@@ -43,10 +43,10 @@ class Pieces(Protocol):
 
     @property
     def num_pieces(self) -> int:
-        """Their number."""
+        """Number of pieces."""
 
     def piece(self, number: int) -> Data:
-        """One piece, as host arrays."""
+        """Return one piece, as host arrays."""
 
 
 class Anchor(NamedTuple):
@@ -58,12 +58,12 @@ class Anchor(NamedTuple):
 
     @staticmethod
     def none(theta: Float[np.ndarray, " m"], num_pieces: int) -> "Anchor":
-        """Pieces as they are."""
+        """Return the anchor that leaves every piece as it is: all corrections are zero."""
         return Anchor(theta, np.zeros(num_pieces), np.zeros((num_pieces, len(theta))))
 
 
 class Piece(NamedTuple):
-    """What one step sees."""
+    """What one step sees: rows, and the anchor's theta_0, a_p and b_p."""
 
     rows: Data
     theta: Any
@@ -113,7 +113,7 @@ class Subsampled(DividedModel):
         return self.model.init_latents(key, params, data.rows)
 
     def sample_latents(self, key: Key, params: Params, latents: Latents, data: Piece) -> Latents:
-        # The latents of the step before are another piece's: each step begins its own.
+        # The latents of the previous step belong to another piece, so each step starts afresh.
         return self.model.init_latents(key, params, data.rows)
 
     def num_observations(self, data: Piece) -> float:
@@ -133,18 +133,18 @@ class Batches:
 
     @staticmethod
     def of(pieces: Pieces, seed: int, model: MarginalModel) -> tuple[Subsampled, "Batches"]:
-        """The model of a piece, and the pieces, without an anchor."""
+        """Return the model of one piece, and the batches, not yet anchored."""
         theta = np.zeros(parameter_dimension(model, pieces.piece(0)))
         nowhere = Anchor.none(theta, pieces.num_pieces)
         return Subsampled(model, pieces.num_pieces), Batches(pieces, seed, nowhere)
 
     @property
     def example(self) -> Piece:
-        """A piece, for its shapes and for a model's start."""
+        """The first piece, used for its shapes and for the start of a model."""
         return self._piece(0)
 
     def which(self, start: int, stop: int) -> Int[np.ndarray, " steps"]:
-        """The pieces of these steps."""
+        """Return the number of the piece that each step from ``start`` to ``stop`` sees."""
         number = self.pieces.num_pieces
         passes = range(start // number, -(-stop // number))
         orders = [np.random.default_rng([self.seed, p]).permutation(number) for p in passes]
@@ -152,23 +152,23 @@ class Batches:
         return np.concatenate(orders)[begun : begun + stop - start]
 
     def chunks(self, step: int, num_steps: int, chunk: int) -> Generator[Piece]:
-        """What the steps from ``step`` on see, ``chunk`` of them stacked; the last filled up."""
+        """Yield what the steps from ``step`` on see, stacked by ``chunk``; the last is padded."""
         spans = [(s, min(s + chunk, num_steps)) for s in range(step, num_steps, chunk)]
         return self._read([self.which(*span) for span in spans], chunk)
 
     @property
     def at_once(self) -> int:
-        """Pieces that may be held together."""
+        """Number of pieces that may be held in memory together."""
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(self.example))
         return max(1, MOST_BYTES // size)
 
     def each(self) -> Iterator[Piece]:
-        """Every piece once."""
+        """Iterate over all pieces, each once."""
         stacks = self._read([[p] for p in range(self.pieces.num_pieces)], 1)
         return (jax.tree.map(lambda leaf: leaf[0], stack) for stack in stacks)
 
     def anchored(self, key: Key, model: Subsampled, score: Score, theta: Array) -> "Batches":
-        """The same pieces with an anchor at ``theta``: one pass over the data."""
+        """Return the same pieces anchored at ``theta``, which takes one pass over the data."""
         bare = dataclasses.replace(self, anchor=Anchor.none(np.asarray(theta), model.num_pieces))
         found = [
             _at_anchor(jax.random.fold_in(key, p), model, score, piece)
@@ -176,7 +176,7 @@ class Batches:
         ]
         value, slope = (np.stack([np.asarray(f[i]) for f in found]) for i in range(2))
         kept = bare.anchor._replace(value=value - value.mean(), slope=slope - slope.mean(axis=0))
-        # Numbers that are not finite would spoil every step: such an anchor is none.
+        # Numbers that are not finite would spoil every step: then there is no anchor.
         usable = np.isfinite(value).all() and np.isfinite(slope).all()
         return dataclasses.replace(bare, anchor=kept) if usable else bare
 
@@ -185,7 +185,7 @@ class Batches:
         return Piece(self.pieces.piece(number), theta, value[number], slope[number])
 
     def _read(self, spans: Sequence[Sequence[int]], size: int) -> Generator[Piece]:
-        """The pieces of each span, stacked; the next span is read while one is in use."""
+        """Yield the pieces of each span, stacked; the next span is read while one is in use."""
         with ThreadPoolExecutor(1) as reader:
             waiting = [reader.submit(self._stack, span, size) for span in spans[:1]]
             for following in [*spans[1:], None]:

@@ -1,7 +1,7 @@
 """Which way to go: from a gradient of -ELBO in lambda to what the step rule receives.
 
 ``__call__`` maps a gradient at q into the coordinates in which the step rule works; ``push``
-maps the rule's update back to a tangent vector at q. How far to go is the step rule's business.
+maps the rule's update back to a tangent vector at q. How far to go is up to the step rule.
 """
 
 import abc
@@ -22,11 +22,11 @@ class Direction(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, q: Q, gradient: Q) -> tuple[Q, SolveInfo]:
-        """What the step rule sees."""
+        """Return what the step rule sees, and how the linear solve for it went."""
 
     @abc.abstractmethod
     def push(self, q: Q, update: Q) -> Q:
-        """The rule's update as a tangent vector at q."""
+        """Return the rule's update as a tangent vector at q."""
 
 
 class OrdinaryGradient(Direction):
@@ -56,7 +56,7 @@ class NaturalGradient(Direction):
 class ScaledGradient(Direction):
     """The gradient in coordinates (mean / s, loadings / s, log scale) of a factor family.
 
-    s is ``unit``, or the current posterior sd, read anew at every step, where ``follow`` is 1.
+    s is ``unit``, or if ``follow`` is 1 the current sd of q, read anew at every step.
     """
 
     unit: Float[Array, " m"]

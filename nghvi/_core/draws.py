@@ -1,7 +1,7 @@
 """How the standard normals behind a batch of draws of theta are made.
 
-Every scheme returns an array (draws, noise dimension) whose rows are standard normal, or whose
-first moments match the standard normal's exactly.
+Every scheme returns an array (draws, noise dimension). Its rows are standard normal, or their first
+moments match those of the standard normal exactly.
 """
 
 import abc
@@ -17,15 +17,15 @@ from nghvi._typing import Key
 
 
 class DrawScheme(eqx.Module):
-    """A rule for the noise of one step."""
+    """A rule that makes the noise of one step."""
 
     @abc.abstractmethod
     def count(self, dim: int) -> int:
-        """Number of draws it makes in ``dim`` dimensions."""
+        """Return the number of draws made in ``dim`` dimensions."""
 
     @abc.abstractmethod
     def __call__(self, key: Key, dim: int) -> Float[Array, "s e"]:
-        """The noise, one draw per row."""
+        """Return the noise, one draw per row."""
 
 
 class IndependentDraws(DrawScheme):
@@ -56,9 +56,9 @@ class AntitheticDraws(DrawScheme):
 class OrthogonalDraws(DrawScheme):
     """Two random orthonormal bases, both signs, at radii^2 = dim -+ sqrt(2 dim): 4 dim draws.
 
-    The first three moments and E|z|^4 are those of the standard normal exactly. Hence a
-    quadratic log posterior gives a natural gradient without any noise, and a cubic one a mean
-    step without noise.
+    The first three moments and E|z|^4 are exactly those of the standard normal. Hence the natural
+    gradient has no noise if the log posterior is quadratic, and the step of the mean has none if
+    it is cubic.
     """
 
     def count(self, dim: int) -> int:
@@ -73,12 +73,12 @@ class OrthogonalDraws(DrawScheme):
 
 
 def flat_normal(key: Key, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """Standard normals drawn as one vector: bits of several axes compile four times slower."""
+    """Return standard normals, drawn as one vector: several axes compile four times slower."""
     return jax.random.normal(key, (math.prod(shape),)).reshape(shape)
 
 
 def _orthonormal(key: Key, bases: int, dim: int, rows: int) -> Float[Array, "b rows dim"]:
-    """Uniformly distributed sets of orthonormal rows."""
+    """Return uniformly distributed sets of orthonormal rows."""
     q, r = jnp.linalg.qr(flat_normal(key, (bases, dim, rows)))
     signs = jnp.sign(jnp.diagonal(r, axis1=1, axis2=2))
     return jnp.swapaxes(q * signs[:, None, :], 1, 2)

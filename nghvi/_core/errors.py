@@ -1,4 +1,4 @@
-"""What is refused, and what is only suspicious: the errors and the warning that users meet."""
+"""The errors for input that is refused, and the warning for input that is only suspicious."""
 
 import pathlib
 import re
@@ -9,22 +9,23 @@ PACKAGE = str(pathlib.Path(__file__).parent.parent)
 
 
 class InputError(ValueError):
-    """Data, a formula, a setting or a file cannot be used; the message says where and the remedy.
+    """Raised if data, a formula, a setting or a file cannot be used.
 
-    The common base of all such complaints, so that one ``except nghvi.InputError`` catches them.
+    The message says what is wrong, where, and what to do. This is the base class of all such
+    errors, so that one ``except nghvi.InputError`` catches them.
     """
 
 
 class DataError(InputError):
-    """The data cannot be used; the message names the column and the remedy."""
+    """Raised if the data cannot be used; the message names the column and the remedy."""
 
 
 class DataWarning(UserWarning):
-    """The data can be used, but may not be what was meant, or do not determine everything."""
+    """Issued if data may not be what was meant, or do not determine all parameters."""
 
 
 def warn(said: str) -> None:
-    """A warning about data that points at the line which called nghvi."""
+    """Issue a :class:`DataWarning` that points at the line which called nghvi."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
@@ -32,16 +33,16 @@ def warn(said: str) -> None:
 
 
 class FormulaError(DataError):
-    """A formula cannot be used; the message shows the place in it and the remedy."""
+    """Raised if a formula cannot be used; the message shows where, and what to do."""
 
     @staticmethod
     def at(formula: str, place: str, reason: str) -> "FormulaError":
-        """An error at a piece of the formula."""
-        # The parts of a formula are parsed with spaces of their own.
+        """Return the error about one piece of a formula."""
+        # A parsed piece may have other spaces than the formula.
         found = re.search(r"\s*".join(map(re.escape, place.replace(" ", ""))), formula)
         shown = f", at {found[0]!r} (character {found.start() + 1})" if found and place else ""
         return FormulaError(f"formula {formula!r}{shown}: {reason}")
 
 
 class StorageError(InputError):
-    """A model cannot be saved or loaded; the message says why and what to do."""
+    """Raised if a model cannot be saved or loaded; the message says why and what to do."""

@@ -2,7 +2,7 @@
 
     ELBO(q) = E_q[ log p(y | theta) + log p(theta) - log q(theta) ]  <=  log p(y)
 
-z is integrated out, all constants and Jacobians are in. (Dropping p(z | theta) and
+z is integrated out; all constants and Jacobians are included. (Dropping p(z | theta) and
 p(z | theta, y) from the noisy ELBO, as the paper proposes, overstates it: they do not cancel.)
 """
 
@@ -23,10 +23,11 @@ from nghvi._programs import program
 from nghvi._typing import Data, Key
 
 BATCH = 50
+"""Number of draws that are made and evaluated by one call of a program."""
 FEW = 16
-"""Fewer draws than these are few because each takes seconds: none is added to fill a batch."""
+"""Number of draws below which a batch is not padded: so few are made only if each takes seconds."""
 SIDE_BY_SIDE = 200_000
-"""Numbers that stay in the caches; more draws than fit are evaluated one after the other."""
+"""Numbers that fit into the caches; draws beyond them are evaluated one after another."""
 
 
 class Evaluation(NamedTuple):
@@ -37,12 +38,12 @@ class Evaluation(NamedTuple):
 
     @property
     def elbo(self) -> float:
-        """Mean log ratio."""
+        """The ELBO: the mean log ratio."""
         return float(np.mean(self.log_ratio))
 
     @property
     def elbo_se(self) -> float:
-        """Monte Carlo standard error; draws come in antithetic pairs."""
+        """Monte Carlo standard error of :attr:`elbo`, from the means of antithetic pairs."""
         if not np.isfinite(self.log_ratio).all():
             return float("inf")
         pairs = self.log_ratio.reshape(2, -1).mean(axis=0)
@@ -55,7 +56,7 @@ class Evaluation(NamedTuple):
 
 
 def log_mean_exp(log_ratio: Float[np.ndarray, " s"]) -> float:
-    """log of the mean of exp; -inf where no value is finite."""
+    """Return the log of the mean of the exponentials; -inf if no value is finite."""
     return float(logsumexp(log_ratio) - np.log(log_ratio.size))
 
 
@@ -71,7 +72,7 @@ def _log_targets(
 def _first_log_targets(
     model: MarginalModel, data: Data, theta: Float[Array, "s m"], number: Int[Array, ""]
 ) -> Float[Array, " s"]:
-    """Of the first rows, as many as ``number`` says, one after the other."""
+    """Return log targets of the first ``number`` rows, computed one after another."""
     unravel = unraveller(model, data)
 
     def add(i: Array, values: Array) -> Array:
@@ -83,15 +84,17 @@ def _first_log_targets(
 def log_targets(
     model: MarginalModel, data: Data, theta: np.ndarray, batch: int | None = None
 ) -> np.ndarray:
-    """log p(y, theta) at every row; -inf where it is not a number. One program for any large count.
+    """Return log p(y, theta) at every row of ``theta``, -inf where it is not a number.
 
-    Of :class:`Batches` the mean over all pieces is taken, which is the density of all the data.
+    All large numbers of rows share one program, which evaluates ``batch`` rows side by side (None:
+    ``BATCH``). For :class:`Batches` the mean over all pieces is returned, which is the density of
+    all the data.
     """
     if isinstance(data, Batches):
         at = jax.device_put(theta)
         total = sum(np.asarray(_log_targets(model, p, at, batch or BATCH)) for p in data.each())
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
-    # One by one where each fills the caches: the same program then serves any count at all.
+    # If each evaluation fills the caches, rows go one by one: one program serves any number.
     size = BATCH if model.one_by_one else 1 if batch == 1 else len(theta)
     size = BATCH if size >= FEW else size
     padded = -(-len(theta) // size) * size
@@ -127,7 +130,11 @@ def evaluate(
     draws: int = 2000,
     batch: int | None = None,
 ) -> Evaluation:
-    """Evaluate q by antithetic draws; their number is even, and a multiple of BATCH beyond it."""
+    """Return antithetic draws of q with their log ratios.
+
+    ``draws``: their number, rounded up to a multiple of ``BATCH`` from there on and made even below
+    it; ``batch``: how many of them are evaluated side by side.
+    """
     theta, log_q = draw(key, q, draws)
     if draws < BATCH:
         pairs = theta.reshape(2, -1, q.dim)[:, : draws // 2]
@@ -136,21 +143,24 @@ def evaluate(
 
 
 def evaluation_size(model: LatentModel, data: Data) -> int:
-    """Numbers touched by an evaluation of the density of all the data."""
+    """Return how many numbers one evaluation of the density of all the data touches."""
     if isinstance(data, Batches):
         return data.pieces.num_pieces * model.evaluation_size(data.example)
     return model.evaluation_size(data)
 
 
 def side_by_side(model: LatentModel, data: Data) -> int:
-    """How many draws are evaluated together."""
+    """Return how many draws are best evaluated together."""
     if model.one_by_one:
         return 1
     return max(1, SIDE_BY_SIDE // max(model.evaluation_size(data), 1))
 
 
 def draw(key: Key, q: Variational, draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """Antithetic draws of theta and their log density; a multiple of BATCH at least as large."""
+    """Return antithetic draws of theta and their log densities.
+
+    Their number is ``draws``, rounded up to a multiple of ``BATCH``.
+    """
     parts = [
         _draw_and_weigh(q, jax.random.fold_in(key, i)) for i in range(max(1, -(-draws // BATCH)))
     ]

@@ -1,7 +1,7 @@
-"""Several processes that run one program: joining them, agreeing, and bringing results home.
+"""Several processes that run one program: joining them, agreeing, and gathering results.
 
 All processes compute the same things in the same order; what only one of them can know (a signal,
-a clock) is agreed upon first. With one process everything here does nothing.
+a clock) is agreed upon first. With a single process all functions here do nothing.
 """
 
 import contextlib
@@ -23,27 +23,27 @@ from nghvi._core.errors import InputError
 from nghvi._typing import Data, PyTree
 
 PATIENCE = 60
-"""Seconds within which all processes must have arrived."""
+"""Seconds within which all processes must have joined."""
 HEARTBEAT = 30
 """Seconds of silence after which a process counts as lost."""
 PR_SET_PDEATHSIG = 1
-"""Linux's number of the request for a signal when the parent ends."""
+"""Linux's number for the request to be signalled when the parent process ends."""
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP")
-"""Signals to the process that watches over the one that computes."""
+"""Signals that the watching process passes on to the one that computes."""
 LOST = 4
 """Exit code of a process that cannot continue without another one."""
 
 
 class DeviceError(InputError):
-    """Devices or processes that were asked for are not there; the message says what is."""
+    """Raised if requested devices or processes do not exist; the message says which do."""
 
 
 class LostProcessError(RuntimeError):
-    """Another process has ended, so this one cannot continue."""
+    """Raised if another process has ended, so that this one cannot continue."""
 
 
 def lost_message(process_id: int, num_processes: int) -> str:
-    """What a process says when another one is gone."""
+    """Return the message of a process that has lost another one."""
     return (
         f"process {process_id} of {num_processes} cannot continue, since another one was lost or "
         "could not be reached. Start all of them again with the same arguments; with checkpoints "
@@ -53,7 +53,7 @@ def lost_message(process_id: int, num_processes: int) -> str:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """An exchange inside that fails says what that means."""
+    """Explain failures of the exchanges between processes inside the block."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -64,7 +64,11 @@ def together() -> Iterator[None]:
 
 
 def join(coordinator: str, process_id: int, num_processes: int, patience: int = PATIENCE) -> None:
-    """Make this process one of ``num_processes``; before anything is computed."""
+    """Make this process one of ``num_processes``, before anything has been computed.
+
+    ``coordinator``: host:port of process 0; ``process_id``: the number of this process, from 0;
+    ``patience``: seconds to wait for the others.
+    """
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():
         raise DeviceError(f"coordinator {coordinator!r}: give host:port of process 0.")
@@ -98,10 +102,10 @@ def join(coordinator: str, process_id: int, num_processes: int, patience: int = 
 
 
 def _outlive_aborts(process_id: int, num_processes: int) -> None:
-    """Continue in a child of this process, which says what has happened if the child is aborted.
+    """Continue in a child process; this one explains what has happened if the child aborts.
 
-    JAX's runtime aborts from a thread of its own, before Python sees an error, if the coordinator
-    is gone. No Python can be run safely then, so another process has to see it and to choose the
+    If the coordinator is gone, JAX's runtime aborts from a thread of its own before Python sees an
+    error. No Python can be run safely then, so another process has to notice it and to choose the
     exit code. The child ends with its parent, however that ends.
     """
     if not sys.platform.startswith("linux"):
@@ -112,11 +116,11 @@ def _outlive_aborts(process_id: int, num_processes: int) -> None:
     passed_on = [signal.Signals[name] for name in PASSED_ON]
     signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads, which JAX has not started yet
+        warnings.simplefilter("ignore")  # about threads, which JAX has not started yet
         child = os.fork()
     if child == 0:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.setpgid(0, 0)  # a Ctrl-C reaches it once, by way of its parent
+        os.setpgid(0, 0)  # so that a Ctrl-C reaches it only once, through its parent
         signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
         return
     for number in passed_on:
@@ -127,7 +131,7 @@ def _outlive_aborts(process_id: int, num_processes: int) -> None:
         os.write(2, text.encode())
         os._exit(LOST)
     if ended < 0:
-        if -ended not in (signal.SIGKILL, signal.SIGSTOP):  # those have no handler
+        if -ended not in (signal.SIGKILL, signal.SIGSTOP):  # these take no handler
             signal.signal(-ended, signal.SIG_DFL)
         os.kill(os.getpid(), -ended)
     os._exit(ended)
@@ -146,7 +150,7 @@ def _check_free(coordinator: str, port: int) -> None:
 
 
 def _wait_for(coordinator: str, address: tuple[str, int], patience: float) -> None:
-    """Until process 0 listens: JAX's runtime would abort this process without a word to us."""
+    """Wait until process 0 listens: JAX's runtime would abort without telling Python."""
     end = time.monotonic() + patience
     while True:
         try:
@@ -163,29 +167,29 @@ def _wait_for(coordinator: str, address: tuple[str, int], patience: float) -> No
 
 
 def is_first() -> bool:
-    """Whether this process writes files."""
+    """Return whether this is the first process, the one that writes files."""
     return jax.process_index() == 0
 
 
 def any_process(flag: bool) -> bool:
-    """Whether the flag is set in any process; all must ask."""
+    """Return whether the flag is set in any process; all processes must call this."""
     if jax.process_count() == 1:
         return flag
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
 def same_everywhere(value: int) -> bool:
-    """Whether all processes have the same value; all must ask."""
+    """Return whether all processes have the same value; all processes must call this."""
     if jax.process_count() == 1:
         return True
     return bool(np.ptp(multihost_utils.process_allgather(np.array(value))) == 0)
 
 
 def beside(tree: PyTree, data: Data) -> PyTree:
-    """The tree's arrays on all devices that the data are spread over, if they are.
+    """Return the tree with its arrays on all devices over which the data are spread, if they are.
 
-    Where arrays come from must not show in how they are placed: programs are compiled for a
-    placement.
+    Programs are compiled for a placement, so the placement of an array must not depend on where
+    the array came from.
     """
     placed = [x.sharding for x in jax.tree.leaves(data) if isinstance(x, jax.Array)]
     mesh = next((s.mesh for s in placed if isinstance(s, NamedSharding)), None)
@@ -203,7 +207,7 @@ def beside(tree: PyTree, data: Data) -> PyTree:
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """The tree with arrays of this process alone, whole in every process; all must ask."""
+    """Return the tree with whole, local arrays in every process; all processes must call this."""
 
     def whole(leaf: PyTree) -> PyTree:
         if not isinstance(leaf, jax.Array):

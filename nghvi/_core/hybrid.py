@@ -30,7 +30,7 @@ Q = TypeVar("Q", bound=Variational)
 
 
 class State(NamedTuple, Generic[Q]):
-    """What the next step needs."""
+    """What the next step needs: q, the latents of every draw, and the state of the step rule."""
 
     q: Q
     latents: Latents
@@ -38,13 +38,15 @@ class State(NamedTuple, Generic[Q]):
 
 
 class Info(NamedTuple):
-    """What a person may look at."""
+    """What a step records for the trace of a run."""
 
     log_target: Float[Array, ""]
+    """Mean over the good draws of what the score rule says log p(y, theta) is."""
     log_q: Float[Array, ""]
     bad_draws: Int[Array, ""]
+    """Number of draws at which the density or its gradient was not finite."""
     rejected: Bool[Array, ""]
-    """Whether the step led to numbers that are not finite, and was not taken."""
+    """Whether the step led to numbers that are not finite, and so was not taken."""
     gradient_norm: Float[Array, ""]
     direction_norm: Float[Array, ""]
     remaining: RemainingError
@@ -52,19 +54,19 @@ class Info(NamedTuple):
 
 
 class HybridVI(eqx.Module):
-    """Draws, score, direction and step rule; the four choices that make an algorithm."""
+    """An algorithm, made of four choices: draws, score, direction and step rule."""
 
     draws: DrawScheme
     score: Score
     direction: Direction
     step_rule: optax.GradientTransformation | Adam | NaturalSteps
     batch: int | None = eqx.field(static=True, default=None)
-    """Draws evaluated side by side; None means all. Bounds memory, changes nothing else."""
+    """Number of draws evaluated side by side; None means all. It bounds memory, nothing else."""
     every_error: bool = eqx.field(static=True, default=False)
-    """Trace the remaining error of every coordinate, not only the largest."""
+    """Whether to trace the remaining error of every coordinate, not only the largest one."""
 
     def init(self, key: Key, model: LatentModel, data: Data, q: Q) -> State[Q]:
-        """State before the first step."""
+        """Return the state before the first step."""
         latents = jax.vmap(
             lambda key: self.score.init_latents(
                 key, q.transport(jnp.zeros(q.noise_dim)), model, data
@@ -75,13 +77,13 @@ class HybridVI(eqx.Module):
     def step(
         self, key: Key, state: State[Q], model: LatentModel, data: Data
     ) -> tuple[State[Q], Info]:
-        """One pass through Algorithm 1."""
+        """Take one step of Algorithm 1; return the next state and what to record."""
         q = state.q
         gradient, latents, draws = self.gradient(key, q, state.latents, model, data)  # (a), (b)
         direction, solve = self.direction(q, gradient)  # (c)
         update, rule = self.step_rule.update(direction, state.rule, q)  # (d), (e)
         moved = q.retract(self.direction.push(q, update))  # (f)
-        # A step that leads nowhere is not taken: the last good state survives.
+        # A step to numbers that are not finite is not taken: the last good state survives.
         good = jnp.isfinite(tree_norm(moved))
         moved, rule = tree_where(good, moved, q), tree_where(good, rule, state.rule)
         error = q.remaining_error(gradient)
@@ -95,7 +97,10 @@ class HybridVI(eqx.Module):
     def gradient(
         self, key: Key, q: Q, latents: Latents, model: LatentModel, data: Data
     ) -> tuple[Q, Latents, tuple[Array, Array, Array]]:
-        """Gradient of -ELBO in lambda; new latents; log target, log q and bad draws."""
+        """Return the gradient of -ELBO in lambda, new latents, and figures for the trace.
+
+        The figures are log target, log q and the number of bad draws.
+        """
         key_theta, key_latents = jax.random.split(key)
         noise = self.draws(key_theta, q.noise_dim)
         theta = materialise(jax.vmap(q.transport)(noise))  # (a) theta = h(noise, lambda)
@@ -111,7 +116,7 @@ class HybridVI(eqx.Module):
     def _scores(
         self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
     ) -> tuple[Array, Array, Latents]:
-        """The score rule at every draw, at most ``batch`` of them side by side."""
+        """Apply the score rule to every draw, at most ``batch`` of them side by side."""
 
         def one(draw: tuple) -> tuple:
             return self.score(draw[0], draw[1], draw[2], model, data)

@@ -25,17 +25,19 @@ Q = TypeVar("Q", bound=Variational)
 
 
 class Fit(NamedTuple, Generic[Q]):
-    """A run so far. Hand it back to :func:`fit` as ``resume`` to continue."""
+    """A run so far; pass it back to :func:`fit` as ``resume`` to continue."""
 
     state: State[Q]
     tail: Q
     """Sum of the iterates inside the averaging window."""
     tail_count: Array
+    """Number of iterates in that sum."""
     step: int
+    """Number of steps taken."""
     trace: Info | None
-    """Leaves have a leading axis, one entry per step."""
+    """What was recorded: leaves have a leading axis with one entry per step."""
     stopped: bool
-    """A monitor ended the run before its last step."""
+    """Whether a monitor ended the run before its last step."""
 
     @property
     def q(self) -> Q:
@@ -51,7 +53,7 @@ Monitor = Callable[[int, Info, Variational], bool]
 
 
 def never_stop(step: int, trace: Info, q: Variational) -> bool:
-    """The monitor that watches nothing."""
+    """The default monitor, which never stops a run."""
     return False
 
 
@@ -60,7 +62,7 @@ Keep = Callable[[Fit], None]
 
 
 def keep_nothing(current: Fit) -> None:
-    """Of a run that nothing is kept of before its end."""
+    """The default ``keep``, which keeps nothing of an unfinished run."""
 
 
 def fit(
@@ -77,9 +79,11 @@ def fit(
     keep: Keep = keep_nothing,
     resume: Fit[Q] | None = None,
 ) -> Fit[Q]:
-    """Run ``algorithm`` from ``q`` for ``num_steps`` steps, or continue from ``resume``.
+    """Run ``algorithm`` from ``q`` until ``num_steps`` steps are done, or continue ``resume``.
 
-    With :class:`Batches` as ``data`` every step sees one piece of them.
+    ``chunk``: steps per compiled call; ``average_last``: number of last iterates that the result
+    averages; ``monitor`` and ``keep`` are called after every chunk. If ``data`` are
+    :class:`Batches` every step sees one piece of them.
     """
     batched = isinstance(data, Batches)
     if resume is None:
@@ -115,7 +119,7 @@ def fit(
 
 
 def _same(data: Data) -> Generator[Data]:
-    """All data at every step."""
+    """Yield all the data at every step."""
     while True:
         yield data
 
@@ -129,7 +133,7 @@ def _append(trace: Info | None, info: Info, length: int) -> Info:
 def _init(
     algorithm: HybridVI, key: Key, model: LatentModel, data: Data, q: Q
 ) -> tuple[State[Q], Q]:
-    """State and an empty sum of iterates."""
+    """Return the first state, and an empty sum of iterates."""
     return algorithm.init(key, model, data, q), jax.tree.map(jnp.zeros_like, q)
 
 
@@ -146,9 +150,9 @@ def _run_chunk(
     chunk: int,
     batched: bool = False,
 ) -> tuple[tuple, Info]:
-    """``length <= chunk`` steps; a shorter last chunk runs the same program.
+    """Take ``length <= chunk`` steps, so that a shorter last chunk runs the same program.
 
-    ``batched``: data have a leading axis, one entry per step.
+    ``batched``: whether the data have a leading axis with one entry per step.
     """
 
     def step(carry: tuple, t: Array) -> tuple[tuple, Info]:

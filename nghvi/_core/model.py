@@ -30,15 +30,15 @@ class LatentModel(eqx.Module):
 
     @abc.abstractmethod
     def init_params(self, key: Key, data: Data) -> Params:
-        """A starting point: any pytree of float arrays."""
+        """Return the parameters from which a fit starts: any pytree of float arrays."""
 
     @abc.abstractmethod
     def init_latents(self, key: Key, params: Params, data: Data) -> Latents:
-        """A starting point for :meth:`sample_latents`."""
+        """Return latents from which :meth:`sample_latents` can start."""
 
     @abc.abstractmethod
     def log_joint(self, params: Params, latents: Latents, data: Data) -> Scalar:
-        """``log p(y, z | theta) + log p(theta)``, log-Jacobians of the transforms included.
+        """Return ``log p(y, z | theta) + log p(theta)``, log-Jacobians of transforms included.
 
         The support of z must not depend on theta, else the gradient is biased.
         """
@@ -53,7 +53,7 @@ class LatentModel(eqx.Module):
     def log_joint_moving(
         self, params: Params, anchor: Params, latents: Latents, data: Data
     ) -> Scalar:
-        """:meth:`log_joint` in coordinates of z that may move with ``params``.
+        """Return :meth:`log_joint` in coordinates of z that may move with ``params``.
 
         ``latents`` were drawn at ``anchor``, where the gradient is taken. By Fisher's identity
         every smooth change of coordinates gives the same expected gradient; a good one gives it
@@ -62,43 +62,49 @@ class LatentModel(eqx.Module):
         return self.log_joint(params, latents, data)
 
     def log_conditional(self, params: Params, latents: Latents, data: Data) -> Scalar | None:
-        """``log p(z | theta, y)``, or None where its constant is unknown.
+        """Return ``log p(z | theta, y)``, or None if its constant is unknown.
 
-        With it ``log g - log p(z | theta, y)`` is ``log p(y, theta)`` and a trace the noisy ELBO.
+        If it is known, ``log g - log p(z | theta, y)`` is ``log p(y, theta)``, and the trace of a
+        run holds the noisy ELBO.
         """
         return None
 
     def log_at_rest(self, params: Params, data: Data) -> Scalar | None:
-        """``log p(y | theta, z) + log p(theta)`` with z at the centre of its prior, or None.
+        """Return ``log p(y | theta, z) + log p(theta)`` with z at the centre of its prior.
 
-        Where it is given, a network climbs it to its start: cheaper than drawing or integrating
-        z, and free of the poor modes in which z explains what the network should.
+        A network first climbs this density to find its start, unless it is None: that is cheaper
+        than drawing or integrating z, and avoids the poor modes in which z explains what the
+        network should.
         """
         return None
 
     def log_prior(self, params: Params) -> Scalar | None:
-        """``log p(theta)`` as it stands in the densities above, or None where not stated apart.
+        """Return ``log p(theta)`` as included in the densities above, or None if not separable.
 
-        With it the data may be divided: the rest of every density is a sum over groups.
+        If it is known the data may be divided, since the rest of every density is a sum over
+        groups.
         """
         return None
 
     def log_prior_at_rest(self, params: Params) -> Scalar | None:
-        """``log p(theta)`` as it stands in :meth:`log_at_rest`, maybe without the latents' part."""
+        """Return ``log p(theta)`` as included in :meth:`log_at_rest`.
+
+        It may lack the prior of parameters that only the latents have.
+        """
         return self.log_prior(params)
 
     def quantities(self, params: Params) -> dict[str, Array]:
-        """What a summary shows, by name: the parameters as they are, unless a model says more.
+        """Return what a summary shows, by name; by default the parameters as they are.
 
         For instance ``{"beta": params.beta, "sd": jnp.exp(0.5 * params.log_variance)}``.
         """
         return named_leaves(params, "theta")
 
     def predictive(self, key: Key, params: Params, latents: Latents, new: Any) -> PyTree:
-        """A draw of what is to be predicted for ``new`` data, given one draw of theta and z.
+        """Draw what is to be predicted for ``new`` data, given one draw of theta and z.
 
-        ``new`` is whatever this method was written to read. A model that does not say how cannot
-        predict.
+        ``new`` is whatever this method was written to read. A model that does not override it
+        cannot predict.
         """
         raise InputError(
             f"{type(self).__name__} does not say how to predict: write its method predictive(self, "
@@ -107,29 +113,29 @@ class LatentModel(eqx.Module):
 
     @property
     def many_modes(self) -> bool:
-        """Whether the posterior has many modes, as that of a network has.
+        """Whether the posterior has many modes, like that of a network.
 
-        Then several starts climb, a factor Gaussian explores around the best of them, and the
-        verdict says "settled" where others say "converged".
+        If so, several starts climb, a factor Gaussian explores around the best of them, and the
+        verdict says "settled" instead of "converged".
         """
         return False
 
     def num_observations(self, data: Data) -> float:
-        """How much the data tell: the recipe for networks explores in smaller steps with more."""
+        """Return the number of observations; the more, the shorter the steps of a network's fit."""
         return max((leaf.shape[0] for leaf in _arrays(data) if leaf.ndim), default=1)
 
     def evaluation_size(self, data: Data) -> int:
-        """Numbers touched by one evaluation."""
+        """Return how many numbers one evaluation of a density touches, a measure of its cost."""
         return sum(leaf.size for leaf in _arrays(data))
 
     @property
     def one_by_one(self) -> bool:
-        """Whether draws are best evaluated one after the other, however small the data are."""
+        """Whether draws are best evaluated one after another, however small the data are."""
         return False
 
 
 def named_leaves(tree: PyTree, alone: str) -> dict[str, Array]:
-    """The arrays of a tree by their paths, ``beta`` or ``layers.0``; a bare one is ``alone``."""
+    """Return the arrays of a tree by path, such as ``layers.0``; a bare array is ``alone``."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {
         jax.tree_util.keystr(path, simple=True, separator=".") or alone: leaf
@@ -146,16 +152,16 @@ class MarginalModel(LatentModel):
 
     @abc.abstractmethod
     def log_marginal(self, params: Params, data: Data) -> Scalar:
-        """``log p(y | theta) + log p(theta)``, log-Jacobians of the transforms included."""
+        """Return ``log p(y | theta) + log p(theta)``, log-Jacobians of transforms included."""
 
     @property
     def marginal_is_exact(self) -> bool:
-        """Whether :meth:`log_marginal` is exact, or only good enough to start from."""
+        """Whether :meth:`log_marginal` is exact, and not only good enough to start from."""
         return True
 
     @property
     def integration_is_cheap(self) -> bool:
-        """Whether many noisy steps should rather integrate than draw the latent variables."""
+        """Whether many noisy steps should integrate the latent variables rather than draw them."""
         return True
 
     @property
@@ -165,47 +171,47 @@ class MarginalModel(LatentModel):
 
     @property
     def moves_naturally(self) -> bool:
-        """Whether natural gradients of a diagonal Gaussian find more than Adam where it is deep."""
+        """Whether a network should move by natural gradients of a diagonal Gaussian, not Adam."""
         return False
 
     def given_up(self, params: Params) -> bool:
-        """Whether a simpler model without a part, such as a network, says what this one does."""
+        """Return whether a part of the model, such as its network, contributes nothing."""
         return False
 
     def is_drawn(self, data: Data) -> bool:
-        """Whether :meth:`log_marginal` is a mean over draws, which are the same for every theta.
+        """Return whether :meth:`log_marginal` is a mean over draws shared by all theta.
 
-        Their noise hardly changes with theta: it moves the level, which says nothing about theta.
+        Their noise hardly changes with theta: it shifts the level, which says nothing about theta.
         """
         return False
 
     def placed(self, params: Params, data: Data) -> Self:
-        """The model with its draws placed as suits the posterior near ``params``."""
+        """Return the model with its draws placed to suit the posterior near ``params``."""
         return self
 
     def log_marginal_afresh(self, key: Key, params: Params, data: Data) -> tuple[Scalar, Scalar]:
-        """:meth:`log_marginal` by many draws of its own, and its standard error."""
+        """Return :meth:`log_marginal` computed from many fresh draws, and its standard error."""
         return self.log_marginal(params, data), jnp.zeros(())
 
     def refined(self) -> Self:
-        """The model with a more accurate :meth:`log_marginal`; itself if there is none."""
+        """Return the model with a more accurate :meth:`log_marginal`; itself if there is none."""
         return self
 
     def refinable(self) -> Self:
-        """The model in a form whose refinements need no programs of their own, where it has one."""
+        """Return the model in a form whose refinements share programs, if it has such a form."""
         return self
 
     def plain(self) -> Self:
-        """The model, which a fit may have refined, in the form in which it is kept."""
+        """Return the model, which a fit may have refined, in the form in which it is kept."""
         return self
 
     def approximate(self) -> Self:
-        """The model with a cheap :meth:`log_marginal` that need not be exact; itself if none."""
+        """Return the model with a cheap, approximate :meth:`log_marginal`; itself if none."""
         return self
 
 
 class DividedModel(MarginalModel):
-    """A model of all the data that reads them in pieces; what it can do is what ``model`` can."""
+    """A model of all the data that reads them in pieces, with the abilities of ``model``."""
 
     model: MarginalModel
 
@@ -244,13 +250,13 @@ class DividedModel(MarginalModel):
 
 
 def parameter_dimension(model: LatentModel, data: Data) -> int:
-    """Number of scalars in theta."""
-    # To compute a starting point takes less time than to trace how it would be computed.
+    """Return the number of scalars in theta."""
+    # Computing a starting point takes less time than tracing how it would be computed.
     return initial_theta(jax.random.key(0), model, data).size
 
 
 def unraveller(model: LatentModel, data: Data) -> Callable[[Float[Array, " m"]], Params]:
-    """The map from the vector theta to the model's named parameters."""
+    """Return the map from the vector theta to the model's named parameters."""
     shapes = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return ravel_pytree(zeros)[1]
@@ -258,5 +264,5 @@ def unraveller(model: LatentModel, data: Data) -> Callable[[Float[Array, " m"]],
 
 @program
 def initial_theta(key: Key, model: LatentModel, data: Data) -> Float[Array, " m"]:
-    """The model's starting point as one vector."""
+    """Return the model's starting point as one vector."""
     return ravel_pytree(model.init_params(key, data))[0]

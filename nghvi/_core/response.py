@@ -23,15 +23,16 @@ from nghvi._core.errors import InputError
 from nghvi._typing import Key, Scalar
 
 MOST_SHOWN = 3
-"""Offending values that an error message shows, with their rows."""
+"""Number of offending values, with their rows, that an error message lists."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """The numbers from ``low`` to ``high``: all of them, or the whole ones if ``discrete``.
+    """The values that an observation can take: the numbers from ``low`` to ``high``.
 
-    Finite ends of a discrete support belong to it, those of an interval only if it is ``closed``.
-    Ends may be arrays with one number per row.
+    All of them belong to the support, or only the whole numbers if it is ``discrete``. Finite ends
+    of a discrete support belong to it; those of an interval do only if it is ``closed``. The ends
+    may be arrays with one number per row.
     """
 
     low: Any = -math.inf
@@ -45,7 +46,7 @@ class Support:
         return self.discrete and np.ndim(self.high) == 0 and self.high - self.low == 1
 
     def holds(self, y: np.ndarray) -> np.ndarray:
-        """Whether each value belongs to the support; one that is not a number does not."""
+        """Return whether each value belongs to the support; NaN does not."""
         y = np.asarray(y, float)
         if self.discrete:
             return np.isfinite(y) & (y >= self.low) & (y <= self.high) & (y == np.round(y))
@@ -54,7 +55,7 @@ class Support:
         return np.isfinite(y) & (y > self.low) & (y < self.high)
 
     def before(self, y: Any) -> Any:
-        """The largest value below y; y itself on an interval, where P(Y < y) = P(Y <= y)."""
+        """Return the largest value below y, or y itself on an interval (P(Y < y) = P(Y <= y))."""
         return y - 1 if self.discrete else y
 
     def __str__(self) -> str:
@@ -71,7 +72,7 @@ class Support:
 
 
 def offenders(y: np.ndarray, outside: np.ndarray) -> str:
-    """The first values that are outside, with their rows, in words."""
+    """Return the first values that are ``outside``, with their rows, as text for a message."""
     where = np.flatnonzero(outside)
     shown = ", ".join(f"{y[i]:g} in row {i}" for i in where[:MOST_SHOWN])
     more = len(where) - MOST_SHOWN
@@ -79,7 +80,7 @@ def offenders(y: np.ndarray, outside: np.ndarray) -> str:
 
 
 class ResponseError(InputError):
-    """The observations do not fit the response."""
+    """Raised if the observations do not fit the response."""
 
 
 class Response(eqx.Module):
@@ -89,25 +90,26 @@ class Response(eqx.Module):
     link: ClassVar[str] = "identity"
     """How the mean depends on eta: "identity", "log", "logit" or "probit"."""
     ratio: ClassVar[str | None] = None
-    """What the exponential of a coefficient is called, such as "odds ratio"; None: nothing."""
+    """The name of an exponentiated coefficient, such as "odds ratio"; None if it has none."""
     classes: ClassVar[bool] = False
-    """True if y names classes: the response of a classifier."""
+    """True if y names classes, so that this is the response of a classifier."""
     conjugate: ClassVar[bool] = False
-    """True if Gaussian effects are conjugate to it, so that they integrate out exactly."""
+    """True if Gaussian effects are conjugate to the response and integrate out exactly."""
     log_concave: ClassVar[bool] = True
-    """True if the second of :meth:`slopes` is the second derivative everywhere."""
+    """True if the second of :meth:`slopes` is everywhere the true second derivative."""
     attenuation: ClassVar[float] = 0.0
-    """a, if effects of variance v shrink coefficients by sqrt(1 + a v) on average over groups."""
+    """The number a if, averaged over groups, effects of variance v shrink coefficients by
+    sqrt(1 + a v)."""
     facts: ClassVar[tuple[str, ...]] = ()
-    """What it knows about every row beside y, such as the number of trials."""
+    """Names of what the response is told about every row besides y, such as its trials."""
     facts_needed: ClassVar[bool] = False
-    """True if it means nothing without them."""
+    """True if the response is meaningless without its :attr:`facts`."""
     facts_like_response: ClassVar[bool] = False
-    """True if they are numbers on the scale of y, such as bounds."""
+    """True if the :attr:`facts` are numbers on the scale of y, such as bounds."""
     takes_intercept: ClassVar[bool] = False
-    """True if the first coefficient must be an intercept, which :meth:`reported` reports."""
+    """True if the first coefficient must be an intercept, which :meth:`reported` then reports."""
     remedy: ClassVar[str] = "choose another response, or correct these rows."
-    """What to do about observations outside the support."""
+    """Advice for observations outside the support, appended to the error message."""
 
     @property
     def support(self) -> Support:
@@ -115,44 +117,44 @@ class Response(eqx.Module):
         return Support()
 
     def of_classes(self, labels: tuple[str, ...]) -> Self:
-        """The response of classes with these names, in their order."""
+        """Return the response for classes with these names, in this order."""
         return self
 
     def given(self, facts: Any) -> Self:
-        """The response of rows with these facts, an array with a column for each; None: of none.
+        """Return the response for rows with these facts, an array with one column per fact.
 
-        Only the members that are asked about rows need them: check, suited, support, densities,
-        moments, draws.
+        None stands for no facts. Only the members that are asked about rows need them: checks,
+        ``suited``, ``support``, densities, moments and draws.
         """
         return self
 
     @property
     def dispersion_names(self) -> tuple[str, ...]:
-        """Names of its own parameters, unconstrained as they are."""
+        """Names of the response's own parameters, which are unconstrained."""
         return ()
 
     @property
     def num_dispersion(self) -> int:
-        """How many parameters it has of its own."""
+        """Number of the response's own parameters."""
         return len(self.dispersion_names)
 
     @property
     def typical_predictor(self) -> float:
-        """About where eta is: what the intercept starts at, and its prior must reach."""
+        """A typical value of eta, where the intercept starts and which its prior must reach."""
         return 0.0
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
-        """The response as these observations need it: with as many classes as they have, say.
+        """Return the response adapted to these observations, for example to their classes.
 
         ``known``: the part of eta that is not estimated, such as an offset; ``intercept``: whether
-        the first coefficient is one.
+        the first coefficient is an intercept.
         """
         return self
 
     def check(self, y: np.ndarray, column: str = "y") -> None:
-        """Raise :class:`ResponseError` if y, the column of that name, is outside the support.
+        """Raise :class:`ResponseError` if y is outside the support, or is a constant measurement.
 
-        So it does where measurements are all the same.
+        ``column``: the name of y in the message.
         """
         outside = ~self.support.holds(y)
         if outside.any():
@@ -164,82 +166,85 @@ class Response(eqx.Module):
             )
 
     def check_facts(self, names: tuple[str, ...]) -> None:
-        """Raise :class:`ResponseError` if facts of rows are not what they can be, whatever y is.
+        """Raise :class:`ResponseError` if the facts of the rows are impossible, whatever y is.
 
         ``names``: what each of :attr:`facts` is called, such as "trials(n)".
         """
         return
 
     def outside_support(self, column: str, shown: str) -> ResponseError:
-        """The complaint about the values of a column that are ``shown``."""
+        """Return the error for the values of a column that are listed in ``shown``."""
         return ResponseError(
             f"{column} holds {shown}: the {self.name} response takes {self.support}; {self.remedy}"
         )
 
     def has_density(self, y: np.ndarray) -> np.ndarray:
-        """Whether each observation has a density, whose unit is one over that of y.
+        """Return whether each observation has a density, in units of one over those of y.
 
-        One that is only known to be in an interval, or beyond a bound, has a probability.
+        An observation only known to be in an interval, or beyond a bound, has a probability.
         """
         return np.ones(np.shape(y), bool)
 
     def typical(self, y: np.ndarray) -> np.ndarray | None:
-        """y as standardisation should measure it; None where y is not to be standardised."""
+        """Return y as standardisation should measure it; None if y is not to be standardised."""
         return None
 
     def noise(self, mean: float, variance: float) -> float | None:
-        """Variance of one observation as a measurement of eta, where y has these moments.
+        """Return the variance of one observation as a measurement of eta, given moments of y.
 
-        One over its Fisher information, roughly. None: it is measured within groups.
+        It is roughly one over the Fisher information. None asks for the variance of y within
+        groups instead.
         """
         return None
 
     def log_prior(self, dispersion: Float[Array, " c"], priors: Any) -> Scalar:
-        """Log prior of the dispersion, Jacobian included; 0 where there is none.
+        """Return the log prior of the dispersion, Jacobian included; 0 if it has no parameters.
 
-        ``priors`` are the model's, which hold those of a noise variance and of degrees of freedom;
-        a prior of another parameter is a field of the response.
+        ``priors`` are the model's, which include those of a noise variance and of degrees of
+        freedom; the prior of any other parameter is a field of the response.
         """
         return jnp.zeros(())
 
     def log_volume(self, dispersion: Float[Array, " c"], priors: Any) -> Scalar:
-        """The Jacobian in :meth:`log_prior`: without it, the density of what the prior is stated
-        for (an sd, a number of degrees). It may lack a constant.
+        """Return the log Jacobian in :meth:`log_prior`, up to a constant.
+
+        Subtracting it leaves the density of the quantity that the prior is stated for, such as an
+        sd or the degrees of freedom.
         """
         return jnp.zeros(())
 
     def intercept_prior(
         self, dispersion: Float[Array, "*s c"], priors: Any
     ) -> tuple[Array, float] | None:
-        """Mean and sd of the intercept given the dispersion; None where they are independent."""
+        """Return mean and sd of the intercept given the dispersion; None if independent of it."""
         return None
 
     def sample_prior(
         self, rng: np.random.Generator, number: int, priors: Any
     ) -> Float[np.ndarray, "number c"]:
-        """Draws of the dispersion from its prior; nan where a response does not know how."""
+        """Return draws of the dispersion from its prior; NaN if the response cannot draw them."""
         return np.full((number, self.num_dispersion), np.nan)
 
     def stated_priors(self, priors: Any) -> dict[str, str]:
-        """The prior of each number that :meth:`reported` names, in words."""
+        """Return the prior, in words, of each number that :meth:`reported` names."""
         return {}
 
     def start(self, variance: Scalar) -> Float[Array, " c"]:
-        """A starting dispersion for responses of this variance."""
+        """Return the dispersion from which a fit starts, for responses of this variance."""
         return jnp.zeros(self.num_dispersion)
 
     @abc.abstractmethod
     def log_prob(
         self, y: Float[Array, "..."], eta: Float[Array, "..."], dispersion: Float[Array, " c"]
     ) -> Float[Array, "..."]:
-        """Log density of each observation."""
+        """Return the log density of each observation."""
 
     def slopes(
         self, y: Float[Array, "..."], eta: Float[Array, "..."], dispersion: Float[Array, " c"]
     ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """First and second derivative of :meth:`log_prob` in eta.
+        """Return the first and second derivatives of :meth:`log_prob` in eta.
 
-        Steps and grids rest on the second, so it must not be positive. Where the density is not
+        Steps and grids rely on the second, so it must not be positive. Where the density is not
         log-concave another number takes its place, of the size of the information in y and more
         than half the curvature of a quadratic that touches the log density in eta from below.
         """
@@ -253,64 +258,68 @@ class Response(eqx.Module):
     def curvature(
         self, y: Float[Array, "..."], eta: Float[Array, "..."], dispersion: Float[Array, " c"]
     ) -> Float[Array, "..."]:
-        """Minus the second derivative of :meth:`log_prob` in eta, negative where it is."""
+        """Return minus the true second derivative of :meth:`log_prob` in eta, of either sign."""
         return -self.slopes(y, eta, dispersion)[1]
 
     @abc.abstractmethod
     def sample(
         self, key: Key, eta: Float[Array, "..."], dispersion: Float[Array, " c"]
     ) -> Float[Array, "..."]:
-        """Draw observations."""
+        """Draw one observation for each eta."""
 
     @abc.abstractmethod
     def mean(self, eta: Float[Array, "..."], dispersion: Float[Array, " c"]) -> Float[Array, "..."]:
-        """E[y | eta]."""
+        """Return E[y | eta]."""
 
     @abc.abstractmethod
     def moments(
         self, location: Float[Array, "..."], variance: Float[Array, "..."], dispersion: Array
     ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """Mean and variance of y if eta ~ N(location, variance).
+        """Return the mean and variance of y if eta ~ N(location, variance).
 
-        ``variance`` is 0 unless the response is conjugate; so in the next two.
+        ``variance`` is 0 unless the response is conjugate, here and in the methods below.
         """
 
     def log_predictive(
         self, y: Array, location: Array, variance: Array, dispersion: Array
     ) -> Float[Array, "..."]:
-        """Log density of y if eta ~ N(location, variance)."""
+        """Return the log density of y if eta ~ N(location, variance)."""
         return self.log_prob(y, location, dispersion)
 
     @abc.abstractmethod
     def cdf(
         self, y: Array, location: Array, variance: Array, dispersion: Array
     ) -> Float[Array, "..."]:
-        """P(Y <= y) if eta ~ N(location, variance)."""
+        """Return P(Y <= y) if eta ~ N(location, variance)."""
 
     def below(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
-        """P(Y < y) if eta ~ N(location, variance)."""
+        """Return P(Y < y) if eta ~ N(location, variance)."""
         return self.cdf(self.support.before(y), location, variance, dispersion)
 
     def around(
         self, y: Array, location: Array, variance: Array, dispersion: Array
     ) -> tuple[Array, Array]:
-        """P(Y < y) and P(Y <= y) of observations, which may be coarser than what is predicted."""
+        """Return P(Y < y) and P(Y <= y) of observations, which may be coarser than predictions."""
         known = (location, variance, dispersion)
         return self.below(y, *known), self.cdf(y, *known)
 
     def reported(
         self, dispersion: Float[Array, "*s c"], scale: float, intercept: Any = 0.0
     ) -> dict[str, Array]:
-        """What people read of the dispersion, by name, if the unit of y is ``scale`` of theirs.
+        """Return the quantities, by name, by which the dispersion is reported to users.
 
-        ``intercept``: the first coefficient of each, on their scale.
+        ``scale``: the unit of the fitted y in the units of the data; ``intercept``: the first
+        coefficient that goes with each dispersion, in the units of the data.
         """
         return {}
 
     def gibbs(
         self, key: Key, problem: Any, effects: Float[Array, "r k"], sweeps: int
     ) -> Float[Array, "r k"]:
-        """Gibbs sweeps over the whitened effects of a ``RowProblem``, where they are known."""
+        """Return whitened effects of a ``RowProblem`` after Gibbs sweeps, if the response has any.
+
+        ``effects``: where the sweeps start; ``sweeps``: their number.
+        """
         raise NotImplementedError(
             f"the {self.name} response has no Gibbs sampler of its effects: give the model "
             "gibbs=None (method='auto' of the estimators), which draws them by Metropolis."

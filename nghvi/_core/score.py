@@ -1,6 +1,6 @@
 """Where the score of theta comes from: z integrated out, or z drawn.
 
-Both estimate ``grad_theta log p(y, theta)``. ``Sampled`` rests on Fisher's identity,
+Both estimate ``grad_theta log p(y, theta)``. ``Sampled`` relies on Fisher's identity,
 ``grad log p(y, theta) = E[grad log g(theta, z) | theta, y]``: z is drawn outside the
 differentiated function, so it is never re-parametrised.
 """
@@ -16,13 +16,13 @@ from nghvi._typing import Data, Key, Latents, Scalar
 
 
 class Score(eqx.Module):
-    """A rule (key, theta, latents) -> (log target, its gradient, new latents), one theta."""
+    """A rule (key, theta, latents) -> (log target, its gradient, new latents) for one theta."""
 
     @abc.abstractmethod
     def init_latents(
         self, key: Key, theta: Float[Array, " m"], model: LatentModel, data: Data
     ) -> Latents:
-        """What the rule carries from step to step."""
+        """Return the latents that the rule carries from step to step."""
 
     @abc.abstractmethod
     def __call__(
@@ -33,11 +33,11 @@ class Score(eqx.Module):
         model: LatentModel,
         data: Data,
     ) -> tuple[Scalar, Float[Array, " m"], Latents]:
-        """Evaluate at one theta."""
+        """Return the log target at one theta, its gradient, and the next latents."""
 
 
 class Integrated(Score):
-    """log p(y, theta) with z integrated out, or ``roughly`` so; carries no latents."""
+    """The score of log p(y, theta) with z integrated out, approximately if ``roughly``."""
 
     roughly: bool = eqx.field(static=True, default=False)
 
@@ -58,7 +58,7 @@ class Integrated(Score):
 
 
 class AtRest(Score):
-    """log p(y, theta | z) with z at the centre of its prior; carries no latents."""
+    """The score of log p(y, theta | z) with z at the centre of its prior."""
 
     def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
         return ()
@@ -71,7 +71,7 @@ class AtRest(Score):
 
 
 class Reweighed(Score):
-    """Another score in which prior and data count differently; it carries what that one does."""
+    """Another score in which the weights of prior and data differ; it carries the same latents."""
 
     score: Score
 
@@ -80,7 +80,7 @@ class Reweighed(Score):
 
 
 class Faint(Reweighed):
-    """Another score with the prior of theta counted by a share: what the data say comes first."""
+    """Another score in which the prior of theta counts only by a ``share``, so data come first."""
 
     share: Float[Array, ""]
 
@@ -94,11 +94,11 @@ class Faint(Reweighed):
 
 
 class Emphasised(Reweighed):
-    """Another score in which what the data say counts several ``times`` at some coordinates.
+    """Another score in which the data count several ``times`` for some coordinates.
 
-    Where a Gaussian of independent coordinates rests on it, E log p(y | theta) - sum_j KL_j /
-    times_j has its optimum: a coordinate pays only a share for what it tells beyond its prior.
-    The value stays that of the density itself.
+    A Gaussian of independent coordinates that is stationary under it maximises
+    E log p(y | theta) - sum_j KL_j / times_j: a coordinate pays only a share of the price for
+    departing from its prior. The value remains that of the density itself.
     """
 
     times: Float[Array, " m"]
@@ -113,10 +113,10 @@ class Emphasised(Reweighed):
 
 
 class Sampled(Score):
-    """log g(theta, z) at one z drawn from p(z | theta, y).
+    """The score of log g(theta, z) at one z drawn from p(z | theta, y).
 
-    ``moving`` lets the model choose the coordinates of z (:meth:`LatentModel.log_joint_moving`);
-    the published algorithms do not.
+    ``moving`` lets the model choose the coordinates of z (:meth:`LatentModel.log_joint_moving`),
+    which the published algorithms do not do.
     """
 
     moving: bool = eqx.field(static=True, default=True)

@@ -8,14 +8,15 @@ The columns of V follow from a primitive polynomial and a few starting numbers (
 A random lower triangular matrix times V and a random ``shift`` make the points uniform without
 spoiling how evenly they are spread (Matousek, 1998).
 
-SciPy has the same sequence, point for point; it also takes longer to load than a fit takes to run,
-so it is asked only for dimensions beyond this table.
+SciPy has the same sequence, point for point. It takes longer to load than a fit takes to run,
+though, so it is used only for dimensions beyond this table.
 """
 
 import numpy as np
 from jaxtyping import Float
 
 DIGITS = 30
+"""Binary digits of every coordinate."""
 STARTS: tuple[tuple[int, ...], ...] = (
     (3, 1),
     (7, 1, 3),

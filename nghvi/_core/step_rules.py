@@ -1,7 +1,7 @@
-"""How far to go: named optax chains. Each receives a direction of -ELBO and returns an update.
+"""How far to go: step rules, which receive a direction of -ELBO and return an update.
 
-Every factory is cached, so that equal settings give the same object and nothing is compiled
-twice.
+Every factory of an optax chain is cached, so that equal settings give the same object and nothing
+is compiled twice.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from nghvi._typing import PyTree
 
 
 class ScaleState(NamedTuple):
-    """Steps taken and a switch that silences the rule (0) without compiling another one."""
+    """Number of steps taken, and a switch that silences the rule (0) without recompiling it."""
 
     step: Int[Array, ""]
     switch: Float[Array, ""]
@@ -28,16 +28,16 @@ class ScaleState(NamedTuple):
 
 @functools.lru_cache
 def robbins_monro(hold: int) -> optax.GradientTransformation:
-    """Step length 1 for ``hold`` steps, then 2/3, 2/4, 2/5, ...: an average of Newton steps.
+    """Return the rule with length 1 for ``hold`` steps, then 2/3, 2/4, 2/5, ...
 
-    With 2 in the numerator what the first steps got wrong is forgotten like 1/t^2 (with 1, like
-    1/t) at the price of a third more noise.
+    It averages Newton steps. With 2 in the numerator, the errors of the first steps are forgotten
+    like 1/t^2 (with 1, like 1/t), at the price of a third more noise.
     """
     return _scheduled(lambda step: robbins_monro_length(step, hold))
 
 
 def robbins_monro_length(step: Int[Array, ""] | int, hold: int) -> Float[Array, ""]:
-    """Length of the step numbered ``step`` from 0."""
+    """Return the length of step number ``step``, counted from 0."""
     return jnp.minimum(1.0, 2.0 / jnp.maximum(step - hold + 3, 1))
 
 
@@ -57,7 +57,7 @@ def _scheduled(length: Callable[[Array], Array]) -> optax.GradientTransformation
 
 
 def normalise() -> optax.GradientTransformation:
-    """Divide by the norm over all leaves, every step (Algorithm 1, step d, as printed)."""
+    """Return the rule that divides by the norm of all leaves (Algorithm 1, step d, as printed)."""
 
     def scale(direction: PyTree) -> PyTree:
         norm = tree_norm(direction)
@@ -74,10 +74,11 @@ def published_rule(
     epsilon: float,
     longest: float | str | None = None,
 ) -> optax.GradientTransformation:
-    """Bound the direction, average it, and go as far as ADADELTA or a learning rate says.
+    """Return the rule that bounds the direction, averages it, and then scales it.
 
-    ``longest``: what a longer direction is cut to; ``"normalise"`` brings all to length 1; None
-    leaves them.
+    ``momentum``: weight of the running average of directions; ``learning_rate``: None scales by
+    ADADELTA, with ``decay`` and ``epsilon``; ``longest``: the length to which longer directions are
+    cut, ``"normalise"`` to bring all of them to length 1, or None to leave them.
     """
     if isinstance(longest, str):
         bound = [normalise()]
@@ -92,9 +93,9 @@ def published_rule(
 
 
 class Adam(eqx.Module):
-    """Adam: constant length for the share ``hold`` of the steps, then a cosine to 1 %.
+    """Adam with constant length for the share ``hold`` of the steps, then a cosine down to 1 %.
 
-    Its numbers are data, not code: stages that differ in them only share one program.
+    Its numbers are data, not code, so stages that differ only in them share one program.
     """
 
     length: float | Array = eqx.field(converter=jnp.asarray)
@@ -102,20 +103,20 @@ class Adam(eqx.Module):
     hold: float | Array = eqx.field(converter=jnp.asarray)
 
     def init(self, params: PyTree) -> PyTree:
-        """State before the first step."""
+        """Return the state before the first step."""
         return _ADAM.init(params)
 
     def update(
         self, direction: PyTree, state: PyTree, params: PyTree | None = None
     ) -> tuple[PyTree, PyTree]:
-        """The step and the next state."""
+        """Return the update and the next state."""
         scaled, following = _ADAM.update(direction, state)
         factor = -self.length * _falling(state.count / self.num_steps, self.hold)
         return jax.tree.map(lambda x: factor * x, scaled), following
 
 
 class NaturalState(NamedTuple):
-    """Average of the mean's natural gradients, and the number of steps."""
+    """Running average of the mean's natural gradients, and the number of steps taken."""
 
     momentum: Float[Array, " m"]
     step: Int[Array, ""]
@@ -124,10 +125,10 @@ class NaturalState(NamedTuple):
 class NaturalSteps(eqx.Module):
     """Natural gradient steps of a diagonal Gaussian in its own units: mean / sd and log sd.
 
-    There the Fisher matrix is the identity for the mean and 2 for the log sds. The mean moves by
-    ``length`` times an average of natural gradients whose norm is at most sqrt(m); the log sds by
-    ``widening`` times theirs, by a quarter at most. Both stay so long for the share ``hold`` of
-    the steps and then fall along a cosine to 1 %.
+    In these units the Fisher matrix is the identity for the mean and twice that for the log sds.
+    The mean moves by ``length`` times an average of natural gradients whose norm is at most
+    sqrt(m); the log sds move by ``widening`` times theirs, by a quarter at most. Both lengths are
+    constant for the share ``hold`` of the steps and then fall along a cosine to 1 %.
     """
 
     length: float | Array = eqx.field(converter=jnp.asarray)
@@ -136,13 +137,13 @@ class NaturalSteps(eqx.Module):
     hold: float | Array = eqx.field(converter=jnp.asarray)
 
     def init(self, params: PyTree) -> NaturalState:
-        """State before the first step."""
+        """Return the state before the first step."""
         return NaturalState(jnp.zeros_like(params.mean), jnp.zeros((), int))
 
     def update(
         self, direction: PyTree, state: NaturalState, params: PyTree | None = None
     ) -> tuple[PyTree, NaturalState]:
-        """The step and the next state."""
+        """Return the update and the next state."""
         momentum = MEMORY * state.momentum + (1 - MEMORY) * direction.mean
         average = momentum / (1 - MEMORY ** (state.step + 1.0))
         longest = jnp.sqrt(average.size) / (jnp.linalg.norm(average) + 1e-30)
@@ -154,10 +155,11 @@ class NaturalSteps(eqx.Module):
 
 
 MEMORY = 0.9
+"""Weight of the past in the running average of :class:`NaturalSteps`."""
 
 
 def _falling(done: float | Array, hold: float | Array) -> Array:
-    """1 up to the share ``hold`` of the steps, then a cosine to 0.01."""
+    """Return 1 up to the share ``hold`` of the steps, then a cosine that falls to 0.01."""
     left = jnp.clip((done - hold) / (1 - hold), 0.0, 1.0)
     return 0.01 + 0.99 * 0.5 * (1 + jnp.cos(jnp.pi * left))
 

@@ -1,8 +1,8 @@
 """What a variational family q(theta) is to this library.
 
 A member of a family is a frozen pytree whose leaves are exactly its free parameters lambda, so the
-step, the optimiser and the averages treat every family alike. It is written for one theta. What is
-not abstract below has a default that serves any family.
+step, the optimiser and the averages treat every family alike. Its methods are written for a single
+theta. Methods that are not abstract have a default that serves any family.
 """
 
 import abc
@@ -22,19 +22,19 @@ class RemainingError(NamedTuple):
     """How far q is from its optimum, coordinate by coordinate, in units a person understands.
 
     ``mean``: displacement of the mean that a full natural gradient step would make, in
-    posterior sds. ``scale``: relative change of the sd. Both are nan where a family cannot tell.
+    posterior sds. ``scale``: relative change of the sd. Both are NaN if a family cannot tell.
     """
 
     mean: Float[Array, " m"]
     scale: Float[Array, " m"]
 
     def largest(self) -> "RemainingError":
-        """The same with each part reduced to its largest absolute value."""
+        """Return the same with each part reduced to its largest absolute value."""
         return RemainingError(jnp.max(jnp.abs(self.mean)), jnp.max(jnp.abs(self.scale)))
 
 
 class Start(NamedTuple):
-    """Where a family begins: its centre, and the sds around it."""
+    """Where a search begins: a vector theta, and the sds around it."""
 
     theta: Float[Array, " m"]
     scale: float | Float[Array, " m"] = 1.0
@@ -43,7 +43,7 @@ class Start(NamedTuple):
 class Variational(eqx.Module):
     """A distribution over theta that can be re-parametrised: theta = transport(noise).
 
-    ``transport`` is finite at zero noise, which gives a theta near the centre.
+    ``transport`` must be finite at zero noise, where it gives a theta near the centre.
     """
 
     @property
@@ -58,14 +58,14 @@ class Variational(eqx.Module):
 
     @abc.abstractmethod
     def transport(self, noise: Float[Array, " e"]) -> Float[Array, " m"]:
-        """theta = h(noise, lambda)."""
+        """Return theta = h(noise, lambda)."""
 
     @abc.abstractmethod
     def log_density(self, theta: Float[Array, " m"]) -> Scalar:
-        """log q(theta)."""
+        """Return log q(theta)."""
 
     def pull_back(self, noise: Float[Array, "s e"], score: Float[Array, "s m"]) -> Self:
-        """Mean over draws of (d theta / d lambda)' score: the chain rule, by autodiff."""
+        """Return the mean over draws of (d theta / d lambda)' score, by autodiff."""
 
         def one(noise: Array, score: Array) -> Variational:
             _, pull = jax.vjp(lambda q: q.transport(noise), self)
@@ -77,7 +77,11 @@ class Variational(eqx.Module):
     def natural_gradient(
         self, gradient: Self, damping: float, fisher: str, options: SolveOptions
     ) -> tuple[Self, SolveInfo]:
-        """Solve (F + damping diag F) x = gradient without forming F."""
+        """Solve (F + damping diag F) x = gradient without forming F.
+
+        ``fisher``: which Fisher information F is, "exact" or "paper"; ``options``: when the solver
+        stops.
+        """
         raise InputError(
             f"{type(self).__name__} has no natural gradient: use method='auto' or a rule of "
             "ordinary gradients."
@@ -85,21 +89,21 @@ class Variational(eqx.Module):
 
     @abc.abstractmethod
     def retract(self, update: Self) -> Self:
-        """The member of the family reached from here along ``update``."""
+        """Return the member of the family that ``update`` leads to from here."""
 
     @abc.abstractmethod
     def rescale(self, tangent: Self, unit: Float[Array, " m"]) -> Self:
-        """``tangent`` with its location parts multiplied by ``unit``, its scales made relative."""
+        """Return ``tangent`` with location parts multiplied by ``unit``, and relative scales."""
 
     def remaining_error(self, gradient: Self) -> RemainingError | None:
-        """Distance to the optimum implied by a gradient of the ELBO or its negative.
+        """Return the distance to the optimum that a gradient of the ELBO, or of -ELBO, implies.
 
-        None where the family cannot tell; a verdict then says "settled" by the ELBO.
+        None means that the family cannot tell; the verdict is then "settled", judged by the ELBO.
         """
         return None
 
     def averaged(self, total: Self, count: int) -> Self:
-        """The member that stands for ``count`` iterates whose leaves add up to ``total``."""
+        """Return the member that represents ``count`` iterates whose leaves add up to ``total``."""
         return jax.tree.map(lambda x: x / count, total)
 
     @property
@@ -109,8 +113,8 @@ class Variational(eqx.Module):
 
     @abc.abstractmethod
     def standard_deviation(self) -> Float[Array, " m"]:
-        """Marginal standard deviations of q."""
+        """Return the marginal standard deviations of q."""
 
     @abc.abstractmethod
     def covariance(self) -> Float[Array, "m m"]:
-        """Dense covariance; for small m and for tests."""
+        """Return the dense covariance of q, for small m and for tests."""

@@ -1,1 +1,1 @@
-"""Small pieces of linear algebra: packed triangles, low rank plus diagonal, damped solves."""
+"""Linear algebra: many small factors at once, low rank plus diagonal, damped solves, pytrees."""

@@ -1,8 +1,9 @@
 """Conjugate gradients for ``(F + damping diag F) x = g`` with the matrix given as a product.
 
 With the Jacobi preconditioner the spectrum is that of ``(corr F + damping I) / (1 + damping)``,
-so a handful of iterations suffices at the damping used here. ``SolveOptions.published()`` is
-what the authors' code does instead: no preconditioner, twenty iterations, whatever the residual.
+so a handful of iterations suffices at the damping used here. ``SolveOptions.published()`` is what
+the authors' code does instead: no preconditioner, and at most twenty iterations whatever the
+residual.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from nghvi._typing import PyTree
 
 
 class SolveOptions(NamedTuple):
-    """When the iteration stops and whether it is preconditioned."""
+    """When the iteration stops, and whether it is preconditioned."""
 
     tolerance: float = 1e-8
     max_iterations: int = 100
@@ -25,19 +26,19 @@ class SolveOptions(NamedTuple):
 
     @staticmethod
     def published() -> "SolveOptions":
-        """The defaults of the MATLAB solver used for the paper."""
+        """Return the defaults of the MATLAB solver used for the paper."""
         return SolveOptions(1e-6, 20, False)
 
 
 class SolveInfo(NamedTuple):
-    """How a linear solve went: iterations used and the relative residual left."""
+    """How a linear solve went: the iterations it took and the relative residual that is left."""
 
     iterations: Int[Array, ""]
     residual: Float[Array, ""]
 
 
 def exact_solve() -> SolveInfo:
-    """The info of a closed form."""
+    """Return the information about a solve in closed form."""
     return SolveInfo(jnp.zeros((), jnp.int32), jnp.zeros(()))
 
 
@@ -48,7 +49,10 @@ def damped_cg(
     damping: float,
     options: SolveOptions = SolveOptions(),
 ) -> tuple[PyTree, SolveInfo]:
-    """Solve ``(F + damping diag F) x = right``; stops at a relative residual or at the cap."""
+    """Solve ``(F + damping diag F) x = right``, to a relative residual or a number of iterations.
+
+    ``product``: the function x -> F x; ``diagonal``: diag F.
+    """
     # diag F vanishes where a column of B does, and damping by diag F cannot help there.
     floor = 1e-10 * jnp.max(jnp.stack([jnp.max(x, initial=0.0) for x in jax.tree.leaves(diagonal)]))
     damped_diagonal = jax.tree.map(lambda x: damping * x + floor, diagonal)

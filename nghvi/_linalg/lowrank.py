@@ -7,8 +7,8 @@ For ``S = B B' + D^2`` with ``D = diag(d)`` and ``R = (I + B' D^-2 B)^-1 = L L'`
 ``A`` is computed as ``B' C``: the shorter ``I - L L'`` loses every digit when ``B`` is small.
 
 The loadings ``B`` (rows x columns) have a zero strict upper triangle and are stored packed, as the
-vector of their ``rows * columns - columns (columns - 1) / 2`` free entries: that keeps every
-generic tool (gradients, optimisers, norms) away from structural zeros.
+vector of their ``rows * columns - columns (columns - 1) / 2`` free entries, so that generic tools
+(gradients, optimisers, norms) never meet structural zeros.
 """
 
 import functools
@@ -26,18 +26,18 @@ def _lower_indices(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def packed_size(rows: int, columns: int) -> int:
-    """Number of free entries of a lower trapezoid."""
+    """Return the number of free entries of a lower trapezoid."""
     width = min(rows, columns)
     return rows * columns - width * (width - 1) // 2 - rows * (columns - width)
 
 
 def unpack_lower(packed: Float[Array, " free"], rows: int, columns: int) -> Float[Array, "r c"]:
-    """The lower trapezoid with these free entries, row by row."""
+    """Return the lower trapezoid with these free entries, which are given row by row."""
     if columns == 0:
         return jnp.zeros((rows, 0), packed.dtype)
     if columns == 1:
         return packed[:, None]
-    # Only the first rows are a triangle; a scatter of all the others is slow on a CPU.
+    # Only the first rows are a triangle; scattering the others as well would be slow on a CPU.
     top = min(rows, columns)
     index = _lower_indices(top, columns)
     triangle = (
@@ -49,7 +49,7 @@ def unpack_lower(packed: Float[Array, " free"], rows: int, columns: int) -> Floa
 
 
 def pack_lower(matrix: Float[Array, "r c"]) -> Float[Array, " free"]:
-    """The free entries of a lower trapezoid; what stands above the diagonal is ignored."""
+    """Return the free entries of a lower trapezoid, ignoring what is above the diagonal."""
     rows, columns = matrix.shape
     top = min(rows, columns)
     return jnp.concatenate([matrix[_lower_indices(top, columns)], matrix[top:].ravel()])
@@ -57,7 +57,7 @@ def pack_lower(matrix: Float[Array, "r c"]) -> Float[Array, " free"]:
 
 @functools.lru_cache(maxsize=64)
 def _placement(size: int) -> np.ndarray:
-    """0/1 matrix that puts packed entries into a square: one product instead of a scatter."""
+    """Return the 0/1 matrix that puts packed entries into a square, to replace a scatter."""
     rows, columns = _lower_indices(size, size)
     place = np.zeros((rows.size, size * size))
     place[np.arange(rows.size), rows * size + columns] = 1.0
@@ -65,21 +65,24 @@ def _placement(size: int) -> np.ndarray:
 
 
 def unpack_log_cholesky(packed: Float[Array, " free"], size: int) -> Float[Array, "s s"]:
-    """Lower triangle whose diagonal is stored as its logarithm."""
+    """Return the lower triangle whose packed entries hold the logarithms of its diagonal."""
     rows, columns = _lower_indices(size, size)
     on_diagonal = rows == columns
-    # What is not on the diagonal may be too large for an exponential.
+    # Entries off the diagonal may be too large to exponentiate.
     entries = jnp.where(on_diagonal, jnp.exp(jnp.where(on_diagonal, packed, 0.0)), packed)
     return (entries @ _placement(size)).reshape(size, size)
 
 
 def log_cholesky_diagonal(packed: Float[Array, " free"], size: int) -> Float[Array, " s"]:
-    """The stored logarithms of the diagonal."""
+    """Return the logarithms of the diagonal, as they are stored."""
     return packed[np.cumsum(np.arange(1, size + 1)) - 1]
 
 
 class FactorPrecision(NamedTuple):
-    """``P = diag(inverse_variance) - root root'`` and the products the Fisher matrix needs."""
+    """The precision P = diag(inverse_variance) - root root', with products for the Fisher matrix.
+
+    In the notation above, ``root`` is W, ``core`` is L, ``projected`` is C and ``gram`` is A.
+    """
 
     inverse_variance: Float[Array, " m"]
     root: Float[Array, "m p"]
@@ -89,20 +92,20 @@ class FactorPrecision(NamedTuple):
     log_det_covariance: Float[Array, ""]
 
     def matmul(self, right: Float[Array, "m k"]) -> Float[Array, "m k"]:
-        """``P @ right``."""
+        """Return ``P @ right``."""
         return self.inverse_variance[:, None] * right - self.root @ (self.root.T @ right)
 
     def matvec(self, right: Float[Array, " m"]) -> Float[Array, " m"]:
-        """``P @ right`` for one vector."""
+        """Return ``P @ right`` for one vector."""
         return self.inverse_variance * right - self.root @ (self.root.T @ right)
 
     def diagonal(self) -> Float[Array, " m"]:
-        """Diagonal of ``P``."""
+        """Return the diagonal of ``P``."""
         return self.inverse_variance - jnp.sum(self.root**2, axis=1)
 
 
 def factor_precision(loadings: Float[Array, "m p"], scale: Float[Array, " m"]) -> FactorPrecision:
-    """Woodbury form of ``(loadings loadings' + diag(scale)^2)^-1``."""
+    """Return the Woodbury form of ``(loadings loadings' + diag(scale)^2)^-1``."""
     p = loadings.shape[1]
     inverse_variance = scale**-2
     scaled = loadings / scale[:, None]

@@ -19,13 +19,16 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 UNROLL = 9
+"""Largest number of columns for which the algorithms are written out column by column."""
 LARGEST_PIECE = 200_000
+"""Operations from which on jaxlib would divide a batch between threads."""
 LARGEST_SOLVE = 600
-"""Columns of a matrix that is inverted by solves; larger ones take half the time in halves."""
+"""Largest number of columns of a matrix that is inverted by solves; a larger one is inverted by
+halves, in half the time."""
 
 
 def cholesky(matrix: Float[Array, "r r k"]) -> Float[Array, "r r k"]:
-    """Lower Cholesky factor of each ``matrix[:, :, k]``."""
+    """Return the lower Cholesky factor of each ``matrix[:, :, k]``."""
     r = matrix.shape[0]
     if r > UNROLL:
         return jnp.moveaxis(lapack_cholesky(jnp.moveaxis(matrix, -1, 0)), 0, -1)
@@ -58,7 +61,7 @@ def solve_lower(
 
 
 def inverse_lower(lower: Float[Array, "r r ..."]) -> Float[Array, "r r ..."]:
-    """The inverse of one lower triangular matrix, or of each of a batch."""
+    """Return the inverse of one lower triangular matrix, or of each matrix of a batch."""
     r = lower.shape[0]
     if r == 0:
         return lower
@@ -76,13 +79,16 @@ def inverse_lower(lower: Float[Array, "r r ..."]) -> Float[Array, "r r ..."]:
 
 
 def half_log_det(lower: Float[Array, "r r k"]) -> Float[Array, " k"]:
-    """Sum of the logarithms of the diagonal of each factor."""
+    """Return the sum of the logarithms of the diagonal of each factor."""
     return sum((jnp.log(lower[i, i]) for i in range(lower.shape[0])), jnp.zeros(lower.shape[-1]))
 
 
 @jax.custom_jvp
 def log_evidence(matrix: Float[Array, "r r k"], right: Float[Array, "r k"]) -> Float[Array, ""]:
-    """``sum_k (b_k' Q_k^-1 b_k - log|Q_k|) / 2``: a Gaussian integral for each member."""
+    """Return ``sum_k (b_k' Q_k^-1 b_k - log|Q_k|) / 2``, a sum of Gaussian integrals.
+
+    ``matrix``: Q; ``right``: b.
+    """
     root = cholesky(matrix)
     return 0.5 * jnp.sum(solve_lower(root, right) ** 2) - jnp.sum(half_log_det(root))
 
@@ -102,7 +108,7 @@ def _log_evidence_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def inverse(root: Float[Array, "r r k"]) -> Float[Array, "r r k"]:
-    """(R R')^-1 for each factor."""
+    """Return (R R')^-1 for each Cholesky factor R."""
     if root.shape[0] > UNROLL:
         half = lapack_inverse_lower(jnp.moveaxis(root, -1, 0))
         return jnp.einsum("kai,kaj->ijk", half, half)
@@ -111,7 +117,7 @@ def inverse(root: Float[Array, "r r k"]) -> Float[Array, "r r k"]:
 
 
 def _in_pieces(of: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """``of`` one matrix for a batch of them, also where the batch comes from ``vmap``."""
+    """Extend ``of``, a function of one matrix, to a batch, even one that ``vmap`` makes."""
 
     @custom_vmap
     def apply(batch: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
@@ -134,7 +140,7 @@ _inverse_lower_in_pieces = _in_pieces(
 
 
 def _inverse_by_halves(lower: Float[Array, "r r"]) -> Float[Array, "r r"]:
-    """(L L')^-1 by products of halves: triangular solves do not know where the identity is zero."""
+    """Return (L L')^-1 by products of halves: solves do not exploit the zeros of the identity."""
     r = lower.shape[-1]
     if r <= LARGEST_SOLVE:
         return cho_solve((lower, True), jnp.eye(r))
@@ -152,13 +158,13 @@ _inverse_in_pieces = _in_pieces(_inverse_by_halves)
 
 @jax.custom_jvp
 def lapack_cholesky(matrix: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
-    """Lower Cholesky factors; the upper triangle is never read."""
+    """Return lower Cholesky factors, batch axis first; the upper triangles are never read."""
     return _cholesky_in_pieces(matrix)
 
 
 @jax.custom_jvp
 def lapack_inverse_lower(lower: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
-    """Inverses of lower triangular matrices."""
+    """Return the inverses of lower triangular matrices, batch axis first."""
     return _inverse_lower_in_pieces(lower)
 
 
@@ -181,7 +187,7 @@ def _lapack_inverse_lower_jvp(primals: tuple[Array], tangents: tuple[Array]) -> 
 
 @jax.custom_jvp
 def lapack_inverse(lower: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
-    """(L L')^-1 of lower triangular matrices."""
+    """Return (L L')^-1 of lower triangular matrices, batch axis first."""
     return _inverse_in_pieces(lower)
 
 
