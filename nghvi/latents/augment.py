@@ -43,22 +43,24 @@ from nghvi._typing import Key, Scalar
 from nghvi.latents.rows import RowProblem, draw_gaussian, draw_given_precision
 
 TERMS = 5
+"""Terms of a Polya-Gamma sum that are drawn one by one."""
 SERIES_LENGTH = 10
-"""Powers of (a / 5.5)^2 in the remainder's moments: enough for twelve digits where a <= 1."""
+"""Powers of (a / 5.5)^2 in the moments of the remainder, enough for twelve digits if a <= 1."""
 LARGEST_TILT = 1e50
-"""Beyond it squares would leave the range of numbers; the draw is 1 / (2 |c|) long before."""
+"""Largest tilt that is used, since squares of larger ones would overflow; the draw equals
+1 / (2 |c|) long before."""
 _HALVES = np.arange(TERMS) + 0.5
 _POWERS = np.arange(SERIES_LENGTH)
 _MEAN_SERIES = (-1.0) ** _POWERS * zeta(2.0 * _POWERS + 2, TERMS + 0.5)
 _VARIANCE_SERIES = (-1.0) ** _POWERS * (_POWERS + 1) * zeta(2.0 * _POWERS + 4, TERMS + 0.5)
 SPARE = 16
-"""One candidate more for so many draws; below 5 % are rejected."""
+"""Number of draws per spare candidate, enough because less than 5 % are rejected."""
 
 
 def sample_probit(
     key: Key, problem: RowProblem, effects: Float[Array, "r k"], sweeps: int
 ) -> Float[Array, "r k"]:
-    """``sweeps`` passes from these whitened effects."""
+    """Return whitened effects of a probit response after ``sweeps`` passes from these."""
     data, design = problem.data, problem.design
     sign = 2 * data.y - 1
     root = small.cholesky(jnp.eye(design.shape[1])[:, :, None] + data.gram(design))
@@ -74,7 +76,7 @@ def sample_probit(
 
 
 def sample_polya_gamma(key: Key, tilt: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A draw of PG(1, c) for each tilt c."""
+    """Draw from PG(1, c) for each tilt c."""
     key_terms, key_remainder = jax.random.split(key)
     tilt = jnp.minimum(jnp.abs(tilt), LARGEST_TILT)
     scales = _scales(tilt)
@@ -86,7 +88,7 @@ def sample_polya_gamma(key: Key, tilt: Float[Array, "..."]) -> Float[Array, "...
 
 
 def _scales(tilt: Float[Array, "..."]) -> Float[Array, "t ..."]:
-    """Means of the leading terms."""
+    """Return the means of the leading terms."""
     halves = jnp.asarray(_HALVES.reshape(-1, *(1,) * tilt.ndim))
     return 0.5 / ((np.pi * halves) ** 2 + 0.25 * tilt**2)
 
@@ -94,10 +96,10 @@ def _scales(tilt: Float[Array, "..."]) -> Float[Array, "t ..."]:
 def _remainder_moments(
     tilt: Float[Array, "..."],
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Mean and variance of the terms that are left out.
+    """Return the mean and variance of the terms after the leading ones.
 
-    Far from 0 they are those of the whole sum less those of the leading terms. Near 0 that would
-    cancel, so there the remainder's own power series in a^2 takes its place.
+    Far from 0 they are those of the whole sum less those of the leading terms. Near 0 these nearly
+    cancel, so the remainder's own power series in a^2 takes their place.
     """
     far = jnp.maximum(tilt, 2 * np.pi)
     scales = _scales(far)
@@ -116,7 +118,7 @@ def _remainder_moments(
 def sample_logit(
     key: Key, problem: RowProblem, effects: Float[Array, "r k"], sweeps: int
 ) -> Float[Array, "r k"]:
-    """``sweeps`` passes from these whitened effects."""
+    """Return whitened effects of a logit response after ``sweeps`` passes from these."""
 
     def sweep(i: Array, effects: Array) -> Array:
         key_omega, key_effects = jax.random.split(jax.random.fold_in(key, i))
@@ -128,12 +130,12 @@ def sample_logit(
 
 
 def sample_gamma(key: Key, shape: Scalar, size: tuple[int, ...]) -> Float[Array, "..."]:
-    """Independent draws of Gamma(shape, 1) for one shape >= 1.
+    """Return independent draws from Gamma(shape, 1) for a single shape >= 1.
 
-    Marsaglia and Tsang's candidates, d (1 + z)^3 with z ~ N(0, 1 / 9d) and d = shape - 1/3,
-    accepted with probability exp(3 d (log(1 + z) - z + z^2/2 - z^3/3)). As all draws have one
-    shape, accepted candidates are exchangeable: in the place of a rejected one stands the next of
-    a few spare ones, without another round. Single precision suffices for noise and costs a third.
+    Marsaglia and Tsang's candidates are d (1 + z)^3 with z ~ N(0, 1 / 9d) and d = shape - 1/3,
+    accepted with probability exp(3 d (log(1 + z) - z + z^2/2 - z^3/3)). As all draws have the same
+    shape, accepted candidates are exchangeable: the next of a few spare ones replaces a rejected
+    one, without another round. Single precision suffices for noise and costs a third.
     """
     number = math.prod(size)
     spare = number // SPARE + 64
@@ -154,7 +156,7 @@ def sample_gamma(key: Key, shape: Scalar, size: tuple[int, ...]) -> Float[Array,
 def draw_precision(
     key: Key, error: Float[Array, " n"], noise_var: Scalar, degrees: Scalar
 ) -> Float[Array, " n"]:
-    """tau given y - eta."""
+    """Draw the precisions tau given the errors y - eta."""
     gammas = sample_gamma(key, 0.5 * (degrees + 1), error.shape)
     return 2 * gammas / (degrees * noise_var + error**2)
 
@@ -167,7 +169,7 @@ def sample_student_t(
     noise_var: Scalar,
     degrees: Scalar,
 ) -> Float[Array, "r k"]:
-    """``sweeps`` passes from these whitened effects."""
+    """Return whitened effects of a Student-t response after ``sweeps`` passes from these."""
     residual = problem.data.y - problem.offset
 
     def sweep(i: Array, effects: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Gaussian response: effects integrate out, and their conditional is exact.
+"""Gaussian response: the effects integrate out, and their conditional distribution is exact.
 
 With moments G_k = Z_k'Z_k, c_k = Z_k'e_k, noise variance v and Omega^-1 = L L'::
 
@@ -6,7 +6,7 @@ With moments G_k = Z_k'Z_k, c_k = Z_k'e_k, noise variance v and Omega^-1 = L L':
     log p(y) = -n/2 log(2 pi v) - e'e / (2 v) + K log|L| + sum_k [ b_k'Q_k^-1 b_k - log|Q_k| ] / 2
 
 Q_k is factorised in units of the effects' conditional sds under the prior, d_j = 1 / |row j of L|:
-an effect whose sd is nearly zero would leave the others' digits none.
+otherwise an effect whose sd is nearly zero would cost the others all their digits.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from nghvi.data.grouped import Moments
 
 
 class Conditional(NamedTuple):
-    """alpha_k | theta, y ~ N(R_k^-T forward_k, (R_k R_k')^-1)."""
+    """The distribution alpha_k | theta, y ~ N(R_k^-T forward_k, (R_k R_k')^-1) of every group."""
 
     root: Float[Array, "r r k"]
     forward: Float[Array, "r k"]
@@ -34,7 +34,7 @@ def condition(
     noise_var: Scalar,
     precision_factor: Float[Array, "r r"],
 ) -> Conditional:
-    """The conditional distribution of the effects of every group."""
+    """Return the conditional distribution of the effects of every group."""
     scaled, unit = _precision(gram, noise_var, precision_factor)
     root = small.cholesky(scaled) / unit[:, None, None]
     return Conditional(root, small.solve_lower(root, cross / noise_var))
@@ -43,7 +43,7 @@ def condition(
 def _precision(
     gram: Float[Array, "r r k"], noise_var: Scalar, precision_factor: Float[Array, "r r"]
 ) -> tuple[Float[Array, "r r k"], Float[Array, " r"]]:
-    """d Q_k d and d."""
+    """Return d Q_k d and d."""
     unit = jax.lax.rsqrt(jnp.sum(precision_factor**2, axis=1))
     prior = unit[:, None] * precision_factor
     data = gram * (unit[:, None] * unit / noise_var)[:, :, None]
@@ -53,7 +53,7 @@ def _precision(
 def log_marginal(
     moments: Moments, noise_var: Scalar, precision_factor: Float[Array, "r r"]
 ) -> Scalar:
-    """log p(y | theta) with the effects integrated out."""
+    """Return log p(y | theta) with the effects integrated out."""
     constant = -0.5 * moments.num_rows * jnp.log(2 * jnp.pi * noise_var)
     fixed = constant - 0.5 * moments.square / noise_var
     if precision_factor.shape[0] == 0:
@@ -65,13 +65,13 @@ def log_marginal(
 
 
 def sample(key: Key, conditional: Conditional) -> Float[Array, "k r"]:
-    """Exact draw of the effects, one row per group."""
+    """Return an exact draw of the effects, one row per group."""
     noise = flat_normal(key, conditional.forward.shape)
     return small.solve_lower(conditional.root, conditional.forward + noise, transpose=True).T
 
 
 def log_density(conditional: Conditional, effects: Float[Array, "k r"]) -> Float[Array, " k"]:
-    """log p(alpha_k | theta, y) of every group."""
+    """Return log p(alpha_k | theta, y) of every group."""
     root, forward = conditional
     noise = jnp.einsum("jik,kj->ik", root, effects) - forward
     constant = 0.5 * noise.shape[0] * jnp.log(2 * jnp.pi)
@@ -79,7 +79,7 @@ def log_density(conditional: Conditional, effects: Float[Array, "k r"]) -> Float
 
 
 def moments(conditional: Conditional) -> tuple[Float[Array, "k r"], Float[Array, "r r k"]]:
-    """Mean and covariance of the effects."""
+    """Return the mean and covariance of the effects."""
     mean = small.solve_lower(conditional.root, conditional.forward, transpose=True)
     return mean.T, small.inverse(conditional.root)
 
@@ -87,5 +87,5 @@ def moments(conditional: Conditional) -> tuple[Float[Array, "k r"], Float[Array,
 def colour(
     whitened: Float[Array, "r k"], precision_factor: Float[Array, "r r"]
 ) -> Float[Array, "k r"]:
-    """alpha = L^-T u, one row per group: back from the units in which the prior is N(0, I)."""
+    """Return alpha = L^-T u, one row per group: the effects whose whitened form is u."""
     return whitened.T @ small.inverse_lower(precision_factor)

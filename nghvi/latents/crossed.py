@@ -1,9 +1,9 @@
 """Any response, several grouping factors: the mode of all effects and draws around it.
 
-Whitened effects u of all factors have the joint mode at which Laplace's approximation N(mode, M^-1)
-stands; its factor L L' = M is that of :mod:`nghvi.latents.schur` with the rows' information in
-place of 1 / noise. Mode and factor are differentiated. Draws of the exact conditional move on from
-those of the approximation; integrals are in :mod:`nghvi.latents.crossed_integrals`.
+Laplace's approximation N(mode, M^-1) is centred at the joint mode of the whitened effects u of all
+factors. Its factor L L' = M is that of :mod:`nghvi.latents.schur` with the rows' information in
+place of 1 / noise. Mode and factor are differentiated. Draws from the exact conditional start from
+draws of the approximation; integrals are in :mod:`nghvi.latents.crossed_integrals`.
 """
 
 import functools
@@ -32,40 +32,41 @@ from nghvi.latents.rows import (
 )
 
 MOST_STEPS = 100
+"""Number of tried steps after which the search for the mode ends."""
 TURN, TURNS = np.pi / 8, 4
-"""Angle by which a step of a trajectory turns effects into their velocity, and how many there are:
-a quarter of a circle forgets where it began."""
+"""Angle by which one step of a trajectory rotates effects and their velocity, and the number of
+steps: after a quarter of a circle the start is forgotten."""
 
 Whitened = tuple[Float[Array, "r k"], ...]
 """Effects of every factor in units of their prior, in the order of elimination."""
 
 
 class CrossedProblem(NamedTuple):
-    """y ~ response(offset + sum_f design_f u_f), u ~ N(0, I) whitened effects."""
+    """The model y ~ response(offset + sum_f design_f u_f) with whitened effects u ~ N(0, I)."""
 
     first: RowProblem
-    """Of the factor that is eliminated first, the others' effects being 0."""
+    """The problem of the factor that is eliminated first, if the effects of the others are 0."""
     later: tuple[Float[Array, "n r"], ...]
     """Designs of the other factors."""
     data: CrossedRows
 
     def given(self, later: Whitened) -> RowProblem:
-        """The problem of the first factor, given effects of the others."""
+        """Return the problem of the first factor, given effects of the others."""
         offset = self.first.offset
         for design, effects, level in zip(self.later, later, self.data.later, strict=True):
             offset = offset + jnp.sum(design * effects.T[level], axis=1)
         return self.first._replace(offset=offset)
 
     def log_prob(self, effects: Whitened) -> Scalar:
-        """log p(y | u) + log N(u; 0, I) without the latter's constant."""
+        """Return log p(y | u) + log N(u; 0, I), without the latter's constant."""
         squares = sum(jnp.sum(each**2) for each in effects[1:])
         return jnp.sum(self.given(effects[1:]).log_prob(effects[0])) - 0.5 * squares
 
     def system(self, effects: Whitened, close: bool) -> schur.System:
-        """Minus the Hessian of :meth:`log_prob`, and its gradient.
+        """Return minus the Hessian of :meth:`log_prob`, and its gradient, as a linear system.
 
-        Where the response is not log-concave, rows have their safe information, or if the mode is
-        ``close`` their own, as far as it is positive: no system is ever indefinite.
+        If the response is not log-concave, rows have their safe information, or if the mode is
+        ``close`` their own where it is positive, so that no system is ever indefinite.
         """
         problem, data, plan = self.given(effects[1:]), self.data.rows, self.data.plan
         eta = problem.predictor(effects[0])
@@ -108,17 +109,17 @@ class CrossedProblem(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The way from effects towards their joint mode."""
+    """A step from effects towards their joint mode."""
 
     step: Whitened
     distance: Scalar
-    """In conditional sds, of all effects together."""
+    """Distance to the mode, in conditional sds of all effects together."""
     share: Scalar
-    """Of the step that is not too long."""
+    """The share of the step that is not too long to be tried."""
 
 
 def newton_step(problem: CrossedProblem, effects: Whitened, close: bool) -> Step:
-    """One Newton step of all effects."""
+    """Return one Newton step of all effects."""
     plan = problem.data.plan
     conditional = schur.condition(schur.reduce(problem.system(effects, close), plan))
     step = schur.mean(conditional, plan)
@@ -137,12 +138,12 @@ class Mode(NamedTuple):
 
     @property
     def found(self) -> Bool[Array, ""]:
-        """Whether the search came close; not a number is not close."""
+        """Whether the search came close to the mode; a distance of NaN is not close."""
         return self.distance <= FOUND
 
 
 def joint_mode(problem: CrossedProblem) -> Mode:
-    """Mode of p(u | theta, y); not differentiated through."""
+    """Return the mode of p(u | theta, y), held fixed in derivatives."""
     problem = jax.lax.stop_gradient(problem)
     plan = problem.data.plan
     start = tuple(jnp.zeros((r, k)) for r, k in zip(plan.effects, plan.levels, strict=True))
@@ -159,12 +160,12 @@ class _Ascent(NamedTuple):
     height: Scalar
     newton: Step
     share: Scalar
-    """Of the step, that is tried next."""
+    """The share of the step that is tried next."""
     tries: Int[Array, ""]
 
 
 def _climb(problem: CrossedProblem, start: Whitened, tolerance: float, close: bool) -> Mode:
-    """Newton steps, each halved until it gains."""
+    """Take Newton steps, each halved until it gains, until the mode is within the tolerance."""
 
     def look(effects: Whitened) -> tuple[Scalar, Step, Scalar]:
         newton = newton_step(problem, effects, close)
@@ -182,7 +183,7 @@ def _climb(problem: CrossedProblem, start: Whitened, tolerance: float, close: bo
         stayed = at._replace(share=0.5 * at.share, tries=at.tries + 1)
         return tree_where(gains, moved, stayed)
 
-    # The first move goes nowhere and looks around: one program for the start and all others.
+    # The first move goes nowhere and only evaluates: the start needs no code of its own.
     nowhere = Step(jax.tree.map(jnp.zeros_like, start), jnp.array(1e100), jnp.zeros(()))
     low, no_tries = jnp.array(-jnp.inf), jnp.zeros((), jnp.int32)
     first = _Ascent(start, low, nowhere, nowhere.share, no_tries)
@@ -191,22 +192,22 @@ def _climb(problem: CrossedProblem, start: Whitened, tolerance: float, close: bo
 
 
 class Proposal(NamedTuple):
-    """Laplace's approximation: N(centre, M^-1)."""
+    """Laplace's approximation N(centre, M^-1)."""
 
     centre: Whitened
     conditional: schur.Conditional
-    """Of deviations from the centre."""
+    """The distribution of deviations from the centre."""
     found: Bool[Array, ""]
 
     def log_det(self, first: int) -> Scalar:
-        """Half the log determinant of the precision of all factors from the ``first`` on."""
+        """Return half the log determinant of the precision of all factors from ``first`` on."""
         total = jnp.sum(jnp.log(jnp.diagonal(self.conditional.root)))
         for each in self.conditional.eliminated[first:]:
             total += jnp.sum(small.half_log_det(each.root))
         return total
 
     def draw(self, noise: Float[Array, " m"], plan: Elimination, first: int) -> Whitened:
-        """Deviations of all factors from the ``first`` on, made of standard normals."""
+        """Return the deviations of all factors from ``first`` on that standard normals give."""
         own = [jnp.zeros_like(each.forward) for each in self.conditional.eliminated]
         start = 0
         for e in range(first, plan.first_rest):
@@ -215,16 +216,16 @@ class Proposal(NamedTuple):
         return schur.backwards(self.conditional, plan, own, noise[start:])[first:]
 
     def around(self, deviations: Whitened) -> Whitened:
-        """Effects of the last factors, from their deviations."""
+        """Return the effects of the last factors, given their deviations."""
         last = self.centre[len(self.centre) - len(deviations) :]
         return tuple(c + d for c, d in zip(last, deviations, strict=True))
 
 
 def laplace(problem: CrossedProblem) -> Proposal:
-    """At the joint mode, as a function of what the problem depends on."""
+    """Return Laplace's approximation at the joint mode, differentiable in the problem."""
     mode, plan = joint_mode(problem), problem.data.plan
-    # A step from the mode is zero, and its derivative that of the mode: the gradient's, by the
-    # curvature as it is.
+    # A Newton step from the mode is zero, and its derivative is that of the mode: that of the
+    # gradient, divided by the curvature.
     at_mode = problem.system(jax.lax.stop_gradient(mode.effects), close=True)
     still = jax.lax.stop_gradient(at_mode)._replace(right=at_mode.right)
     step = schur.mean(schur.condition(schur.reduce(still, plan)), plan)
@@ -235,11 +236,11 @@ def laplace(problem: CrossedProblem) -> Proposal:
 
 
 def sample(key: Key, problem: CrossedProblem, moves: int) -> Whitened:
-    """A draw of all effects, by Hamiltonian moves from a draw of Laplace's approximation.
+    """Return a draw of all effects, by Hamiltonian moves from a draw of Laplace's approximation.
 
     In units of that approximation the density of the effects e is exp(r(e)) N(e; 0, I) with a small
-    r. A trajectory turns e and its velocity about each other, which is exact for the normal part,
-    and is pushed by the slope of r. What the moves leave of the approximation fades with them.
+    r. A trajectory rotates e and its velocity into each other, which is exact for the normal part,
+    and is pushed by the slope of r. Traces of the approximation fade with the number of moves.
     """
     proposal, plan = laplace(problem), problem.data.plan
     size = sum(plan.columns)

@@ -1,20 +1,20 @@
 """Any response, several grouping factors: effects integrated out by quadrature and draws.
 
 Given the effects v of all other factors, the levels of the factor that is eliminated first are
-independent, and adaptive quadrature integrates each. The factors in which it is nested are
-integrated one around the other, since their levels are independent, too. What is left, v, is drawn
-from Laplace's approximation, whose factor L L' = M is that of :mod:`nghvi.latents.schur` with the
-rows' information in place of 1 / noise::
+independent, and adaptive quadrature integrates over each. The factors in which it is nested are
+integrated around it, one by one, since their levels are independent as well. What is left, v, is
+drawn from Laplace's approximation, whose factor L L' = M is that of :mod:`nghvi.latents.schur` with
+the rows' information in place of 1 / noise::
 
     v_s = mode + L^-T e_s,     log p(y) = log mean_s exp( log p(y | v_s) + log p(v_s) - log q(v_s) )
     p(y | v) = prod_l sum_i w_i N(t_li; 0, I) / q(t_li | v) prod_{k in l} p(y_k | t_li, v)
     p(y_k | t, v) = sum_j w_j p(y_k | u_kj, t, v) N(u_kj; 0, I) / q(u_kj | t, v)
 
 with levels k of the first factor inside levels l of the next. Nested factors leave no v. The noise
-e_s is the same for every theta and comes in pairs of opposite sign, so that the result is smooth in
-theta; its error falls with the number of draws, and is nothing where the response is Gaussian.
-Mode, factor and draws are differentiated, hence the gradient is that of the number itself and has
-no noise of its own.
+e_s is the same for every theta and comes in pairs of opposite sign, so the result is smooth in
+theta. Its error falls with the number of draws and is zero if the response is Gaussian. Mode,
+factor and draws are differentiated, hence the gradient is that of the computed number and has no
+noise of its own.
 """
 
 import functools
@@ -38,22 +38,22 @@ from nghvi.latents import integrate, schur
 from nghvi.latents.crossed import CrossedProblem, Proposal, Whitened, laplace
 
 SIDE_BY_SIDE = 1_000_000
-"""Rows times nodes of draws that are evaluated together: memory is bounded by it."""
+"""Rows times nodes, over all draws evaluated together; this bounds memory."""
 MOST_POINTS = 3_000
-"""Quadrature points per row beyond which a factor is drawn although another is nested in it."""
+"""Quadrature points per row beyond which a factor is drawn even if another is nested in it."""
 NEWTON_STEPS, PROBES, CURVATURES = 2, 16, (0.25, 4.0)
-"""Of the drawn effects' own density: steps to its mode, pairs of slopes that tell its curvatures,
-and between which bounds these are believed."""
+"""For the density of the drawn effects alone: number of steps to its mode, number of pairs of
+slopes from which its curvatures are estimated, and bounds on these estimates."""
 
 
 def num_integrated(plan: Elimination, num_nodes: int) -> int:
-    """How many factors quadrature takes: the first, and while it is affordable those around it."""
+    """Return how many factors quadrature integrates: the first, and affordable ones around it."""
     points = np.cumprod([integrate.num_points(num_nodes, r) for r in plan.effects])
     return max(1, int(np.sum(points[: plan.first_rest] <= MOST_POINTS)))
 
 
 def num_points(plan: Elimination, num_nodes: int) -> int:
-    """Quadrature points per row."""
+    """Return the number of quadrature points per row."""
     return _points(plan.effects[: num_integrated(plan, num_nodes)], num_nodes)
 
 
@@ -62,48 +62,48 @@ def _points(effects: tuple[int, ...], num_nodes: int) -> int:
 
 
 def num_drawn(plan: Elimination, num_nodes: int) -> int:
-    """Effects that are drawn."""
+    """Return the number of effects that are drawn."""
     return sum(plan.columns[num_integrated(plan, num_nodes) :])
 
 
 def common_noise(pairs: int, size: int) -> Float[Array, "s m"]:
-    """Standard normals for the effects that are drawn; the same in every call."""
+    """Return standard normals for the effects that are drawn, the same in every call."""
     return jnp.asarray(_noise(pairs, size))
 
 
 @functools.lru_cache(maxsize=8)
 def _noise(pairs: int, size: int) -> Float[np.ndarray, "s m"]:
     noise = np.random.default_rng(18).standard_normal((pairs, size))
-    # Laplace's scale is somewhat off, and the weights' spread is mostly that of the squares: with
-    # these as they are expected, the error of 8 pairs falls from .054 to .021 (two classes), from
-    # .022 to .007 (Student-t).
+    # Laplace's scale is somewhat off, and the spread of the weights is mostly that of the squares:
+    # with squares fixed at their expectation, the error of 8 pairs falls from .054 to .021 (two
+    # classes), and from .022 to .007 (Student-t).
     return noise / np.sqrt(np.mean(noise**2, axis=0))
 
 
 class Moments(NamedTuple):
-    """Of the effects of one factor."""
+    """First and second moments of the effects of one factor."""
 
     mean: Float[Array, "r k"]
     square: Float[Array, "r r k"]
 
     @staticmethod
     def of(effects: Float[Array, "r k"]) -> "Moments":
-        """Of effects that are known."""
+        """Return the moments of known effects."""
         return Moments(effects, effects[:, None] * effects[None])
 
 
 class Integral(NamedTuple):
-    """Quadrature of the factors up to one, given all later ones."""
+    """The result of integrating one factor and those nested in it, given all later ones."""
 
     log_values: Float[Array, " k"]
-    """Of the levels of that factor."""
+    """Log integral of each level of that factor."""
     moments: tuple[Moments, ...]
 
 
 def integrated(
     problem: CrossedProblem, proposal: Proposal, num_nodes: int, e: int, later: Whitened
 ) -> Integral:
-    """Factor e and those nested in it integrated out; ``later``: deviations of the others."""
+    """Integrate factor e and those nested in it; ``later``: deviations of all later factors."""
     own, plan = proposal.conditional.eliminated[e], problem.data.plan
     coupled = schur.coupled(own, plan.steps[e], list(later))
     points, log_weights = integrate.rule(num_nodes, plan.effects[e]).of_groups(plan.levels[e])
@@ -122,7 +122,7 @@ def integrated(
 
         size = len(problem.data.rows.y) * _points(plan.effects[:e], num_nodes)
         log_inner, inside = _in_parts(below, deviations, size)
-        outer = plan.steps[e - 1].cells[0].second  # every level inside has one
+        outer = plan.steps[e - 1].cells[0].second  # every nested level is inside one level
         log_values = jax.vmap(lambda v: jax.ops.segment_sum(v, outer, plan.levels[e]))(log_inner)
         log_values -= 0.5 * jnp.sum(nodes**2, axis=1)
     terms = log_values + log_weights + 0.5 * jnp.sum(points**2, axis=1)
@@ -141,17 +141,17 @@ def integrated(
 
 
 class Weighed(NamedTuple):
-    """A draw of the effects that are drawn, and the quadrature of the others given them."""
+    """One draw of the drawn effects, with the quadrature of the others given it."""
 
     log_weight: Scalar
     moments: tuple[Moments, ...]
-    """Of all factors."""
+    """Moments of the effects of all factors."""
 
 
 def weigh(
     problem: CrossedProblem, proposal: Proposal, num_nodes: int, noise: Float[Array, " m"]
 ) -> Weighed:
-    """The draw that is made of this noise; its weights' mean is p(y)."""
+    """Return the draw that this noise gives; the mean of the weights of draws is p(y)."""
     plan = problem.data.plan
     number = num_integrated(plan, num_nodes)
     deviations = proposal.draw(noise, plan, number)
@@ -165,9 +165,9 @@ def weigh(
 class Place(NamedTuple):
     """Where effects are drawn, in units of Laplace's approximation around its mode.
 
-    The mode of all effects is not that of the drawn ones alone, nor is their curvature there:
-    integrating 316 persons moves 24 items by one sd in all. In these units the difference hardly
-    depends on theta, so that it is held fixed.
+    The joint mode of all effects is not the mode of the drawn ones alone, and neither is the
+    curvature there: integrating over 316 persons moves 24 items by one sd in all. In these units
+    the difference hardly depends on theta, so it is held fixed.
     """
 
     shift: Float[Array, " m"]
@@ -175,7 +175,7 @@ class Place(NamedTuple):
 
 
 def best_place(problem: CrossedProblem, num_nodes: int) -> Place:
-    """The mode and the curvature of the drawn effects' own density."""
+    """Return the place given by mode and curvature of the density of the drawn effects alone."""
     proposal = laplace(problem)
     size = num_drawn(problem.data.plan, num_nodes)
 
@@ -183,7 +183,7 @@ def best_place(problem: CrossedProblem, num_nodes: int) -> Place:
     def slope(at: Array) -> Scalar:
         return weigh(problem, proposal, num_nodes, at).log_weight - 0.5 * jnp.sum(at**2)
 
-    # Curvatures are near 1, so that the slope is a Newton step.
+    # Curvatures are near 1, so the slope is nearly a Newton step.
     shift = jax.lax.fori_loop(0, NEWTON_STEPS, lambda i, at: at + slope(at), jnp.zeros(size))
     signs = jnp.where(np.random.default_rng(18).random((PROBES, size)) < 0.5, -1.0, 1.0)
 
@@ -197,9 +197,9 @@ def best_place(problem: CrossedProblem, num_nodes: int) -> Place:
 def log_marginal(
     problem: CrossedProblem, pairs: int, num_nodes: int, place: Place | None = None
 ) -> Scalar:
-    """log p(y | theta) by so many pairs of draws; with none, Laplace's approximation.
+    """Return log p(y | theta) from so many pairs of draws, or Laplace's approximation for none.
 
-    Not a number where the mode was not found.
+    It is NaN if the mode was not found.
     """
     proposal, plan = laplace(problem), problem.data.plan
     if pairs == 0:
@@ -214,7 +214,7 @@ def log_marginal(
 def log_marginal_afresh(
     key: Key, problem: CrossedProblem, pairs: int, num_nodes: int, place: Place | None
 ) -> tuple[Scalar, Scalar]:
-    """The same by pairs of draws of its own, and its standard error."""
+    """Return :func:`log_marginal` from fresh pairs of draws, and its standard error."""
     noise = flat_normal(key, (pairs, num_drawn(problem.data.plan, num_nodes)))
     log_weights = weights_of(problem, laplace(problem), num_nodes, both_signs(noise), place)
     each = logsumexp(log_weights.reshape(2, pairs), axis=0) - np.log(2)
@@ -223,7 +223,7 @@ def log_marginal_afresh(
 
 
 def both_signs(noise: Float[Array, "s m"]) -> Float[Array, "s m"]:
-    """Every draw and its opposite; where there is nothing to draw, one draw of nothing."""
+    """Return every draw and its opposite; if there is nothing to draw, a single empty draw."""
     return jnp.concatenate([noise, -noise]) if noise.shape[1] else noise[:1]
 
 
@@ -234,7 +234,7 @@ def weights_of(
     noise: Float[Array, "s m"],
     place: Place | None,
 ) -> Float[Array, " s"]:
-    """Log weights of draws."""
+    """Return the log weights of draws."""
 
     def one(noise: Array) -> Scalar:
         if place is None:
@@ -250,9 +250,9 @@ def weights_of(
 
 
 def _in_parts(of: Callable, leading: Array, each: int) -> PyTree:
-    """``of`` every entry, of which each touches so many numbers."""
+    """Apply ``of`` to every entry, in parts; ``each``: the numbers that one entry touches."""
     together = max(1, SIDE_BY_SIDE // each)
-    # Parts are computed again by the gradient, which would keep all of them else.
+    # The gradient computes parts again, since it would otherwise keep all of them in memory.
     return map_in_parts(
         of if len(leading) <= together else eqx.filter_checkpoint(of), leading, together
     )
@@ -261,7 +261,7 @@ def _in_parts(of: Callable, leading: Array, each: int) -> PyTree:
 def moments(
     key: Key, problem: CrossedProblem, pairs: int, num_nodes: int
 ) -> tuple[tuple[Float[Array, "r k"], Float[Array, "r r k"]], ...]:
-    """Conditional means and covariances of all effects, by draws of their own."""
+    """Return conditional means and covariances of all effects, from fresh draws."""
     proposal = laplace(problem)
     noise = flat_normal(key, (pairs, num_drawn(problem.data.plan, num_nodes)))
     found = jax.lax.map(lambda each: weigh(problem, proposal, num_nodes, each), both_signs(noise))

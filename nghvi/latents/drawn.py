@@ -1,14 +1,15 @@
-"""Effects drawn for any response, and coordinates in which their score of theta has little noise.
+"""Effects drawn for any response, and coordinates in which the score of theta has little noise.
 
 Independence Metropolis draws the effects with a t proposal for each group. The proposal
-t_5(centre, covariance) takes its moments from quadrature where there is one, else from the
-conditional mode and curvature. Conditionals are close to their proposal, so most candidates are
-accepted; all groups move at once.
+t_5(centre, covariance) takes its moments from quadrature if there is one, otherwise from the
+conditional mode and curvature. Conditionals are close to their proposals, so most candidates are
+accepted. All groups move at once.
 
-Fisher's identity holds in any coordinates u of the effects, ``alpha = A(theta)' u``. Effects held
-fixed themselves (A constant) suit groups that tell much about them; held fixed in units of
-their prior (A = L^-1, Omega^-1 = L L') groups that tell little, where the former's score of
-Omega is nearly all noise. Per effect, the prior's share w of what is known mixes the two::
+Fisher's identity holds in any coordinates u of the effects, ``alpha = A(theta)' u``. Holding the
+effects themselves fixed (A constant) suits groups that tell much about their effects. Holding them
+fixed in units of their prior (A = L^-1, Omega^-1 = L L') suits groups that tell little, for which
+the other choice gives a score of Omega that is nearly all noise. For each effect, the prior's share
+w of what is known mixes the two::
 
     A = diag(w) L^-1 + (1 - diag(w)) L_0^-1,    L_0: L where the effects were drawn
 """
@@ -26,19 +27,23 @@ from nghvi.latents import integrate
 from nghvi.latents.rows import RowProblem, conditional_mode
 
 DEGREES = 5.0
+"""Degrees of freedom of the proposals."""
 CENTRE_TOLERANCE = 0.1
-"""In conditional sds; a proposal need not stand at the mode exactly."""
+"""Distance from the mode, in conditional sds, that is close enough for the centre of a proposal."""
 
 
 class Proposal(NamedTuple):
-    """centre + root t, t standard multivariate t."""
+    """The proposals of all groups: centre + root t, where t is standard multivariate t."""
 
     centre: Float[Array, "r k"]
     root: Float[Array, "r r k"]
 
 
 def make_proposal(problem: RowProblem, num_nodes: int) -> Proposal:
-    """Moments by quadrature, which sees the skewness of groups with one class, or Laplace's."""
+    """Return proposals with moments from quadrature, or Laplace's if ``num_nodes`` is 1.
+
+    Quadrature sees the skewness of groups in which all responses are of one class.
+    """
     if num_nodes > 1:
         centre, covariance = integrate.moments(problem, num_nodes)
     else:
@@ -54,10 +59,10 @@ def sample(
     steps: int,
     start: Float[Array, "r k"] | None = None,
 ) -> Float[Array, "r k"]:
-    """``steps`` moves from ``start``; without one, from a draw of the proposal.
+    """Return whitened effects after ``steps`` moves from ``start``, or from a draw of the proposal.
 
-    Going on from a draw of the conditional leaves it invariant; a fresh start keeps a trace of
-    the proposal that fades with the steps.
+    Moves from a draw of the conditional leave its distribution invariant; after a fresh start
+    traces of the proposal remain, which fade with the steps.
     """
     centre, root = proposal
     r = centre.shape[0]
@@ -91,9 +96,9 @@ def sample(
 
 
 def prior_share(problem: RowProblem) -> Float[Array, " r"]:
-    """Prior precision over posterior precision of each whitened effect, mean over groups.
+    """Return the mean over groups of prior over posterior precision, for each whitened effect.
 
-    Read where the effects are zero: it must not depend on the draw, or the score is biased.
+    It is evaluated at effects of zero: if it depended on the draw, the score would be biased.
     """
     data = problem.data
     curvature = -problem.slopes(problem.offset)[1]
@@ -108,7 +113,10 @@ def recentre(
     lower: Float[Array, "r r"],
     share: Float[Array, " r"],
 ) -> tuple[Float[Array, "k r"], Scalar]:
-    """Effects in the moving coordinates, and the log Jacobian of ``u -> alpha`` for a group."""
+    """Return effects in the moving coordinates, and the log Jacobian of u -> alpha per group.
+
+    ``drawn_at``: L where the effects were drawn; ``lower``: L at the current theta; ``share``: w.
+    """
     inverse, fixed = small.inverse_lower(lower), small.inverse_lower(drawn_at)
     moving = share[:, None] * inverse + (1 - share)[:, None] * fixed
     return effects @ drawn_at @ moving, jnp.sum(jnp.log(jnp.diagonal(moving)))

@@ -6,23 +6,23 @@ and scaled by its curvature C C'::
     log p(y_k) = -log|C_k| + log sum_j w_j exp( |x_j|^2 / 2 + log p(y_k, u_kj) ),
     u_kj = mode_k + C_k^-T x_j
 
-The integral does not depend on where the nodes stand, so they are held fixed when it is
-differentiated; the gradient is then Fisher's identity with the quadrature's own weights. With
-one node this is Laplace's approximation, where the mode does matter: there two Newton steps are
-differentiated, which gives its first and second derivative. Second derivatives are right in both
+The integral does not depend on where the nodes are, so they are held fixed when it is
+differentiated; the gradient is then Fisher's identity with the quadrature's own weights. With one
+node this is Laplace's approximation, in which the mode does matter: two Newton steps are
+differentiated, which gives its first and second derivatives. Second derivatives are right in both
 cases (reverse mode first, as in ``jax.hessian``).
 
-The nodes: up to three dimensions, few per dimension form a product of Gauss-Hermite rules, the best
-there is for a conditional that is nearly Gaussian. With more nodes the trapezoidal rule takes
-over, in coordinates t with ``x = sinh(a t) / a``, within a ball: its error falls exponentially with
-the number of nodes also where the conditional has a bend, such as that of a group of one class with
-a large variance, and its points reach far. Each group's grid is shifted by another fraction of
-the spacing, so that errors do not add up over groups that are alike.
+In up to three dimensions a few nodes per dimension form a product of Gauss-Hermite rules, which are
+the best for a conditional that is nearly Gaussian. With more nodes the trapezoidal rule takes over,
+in coordinates t with ``x = sinh(a t) / a``, within a ball. Its error falls exponentially with the
+number of nodes even if the conditional has a bend, like that of a group of one class with a large
+variance, and its points reach far. Each group's grid is shifted by a different fraction of the
+spacing, so that errors do not add up over similar groups.
 
-Beyond three dimensions z = |z| s is taken apart: |z|^2 / 2 is Gamma(r / 2), for which
-Gauss-Laguerre rules give radii, and the directions s are pairs of opposite points spread so evenly
-over the sphere that, where enough of them are used, all their moments up to the fifth are those of
-uniform directions. Each group's directions are rotated.
+Beyond three dimensions z is split into |z| s: |z|^2 / 2 is Gamma(r / 2), for which Gauss-Laguerre
+rules give radii, and the directions s are pairs of opposite points. They are spread so evenly over
+the sphere that, if there are enough of them, all moments up to the fifth are those of uniform
+directions. Each group's directions are rotated differently.
 """
 
 import functools
@@ -44,57 +44,57 @@ from nghvi._typing import PyTree, Scalar
 from nghvi.latents.rows import Mode, RowProblem, conditional_mode, newton_step
 
 NODES = {1: 7, 2: 5, 3: 5}
-"""Nodes per dimension by number of random effects, to begin with."""
+"""First number of nodes per dimension, by number of random effects."""
 REFINED_NODES = 14
-"""The first refinement; each further one takes half as many again."""
+"""Nodes per dimension of the first refinement; each further one has half as many again."""
 RADII = 3
-"""To begin with, where there are more effects than those."""
+"""First number of radii, for more effects than :data:`NODES` lists."""
 LARGEST_GRID, CHEAP_GRID = 1500, 30
-"""Points up to which integrals are affordable, and are cheap."""
+"""Numbers of points up to which integrals are affordable, and up to which they are cheap."""
 LARGEST_PRODUCT = 3
-"""Dimensions up to which one-dimensional rules are multiplied."""
+"""Number of dimensions up to which one-dimensional rules are multiplied."""
 MOST_HERMITE = 7
-"""Nodes per dimension up to which these are Gauss-Hermite rules."""
+"""Number of nodes per dimension up to which the rules are Gauss-Hermite."""
 BEND, REACH, FEW = 0.7, 4.5, 14
-"""The trapezoidal rule's a with few nodes, the radius of its ball in t, and how many nodes are few:
-x reaches 17 conditional sds."""
+"""The trapezoidal rule's a with few nodes, the radius of its ball in t, and how many nodes count as
+few. With these, x reaches 17 conditional sds."""
 SECOND = 100.0
-"""Weight of the second moments of the directions beside the fourth ones."""
+"""Weight of the second moments of the directions relative to the fourth ones."""
 TURNS = 128
-"""Shifts or rotations that groups take in turn."""
+"""Number of shifts or rotations that the groups take in turn."""
 
 
 class Rule(NamedTuple):
-    """Points and weights; groups take the last axis in turn."""
+    """Points and weights of a quadrature rule; groups take the entries of the last axis in turn."""
 
     points: Float[np.ndarray, "j r t"]
     log_weights: Float[np.ndarray, "j t"]
 
     def of_groups(self, number: int) -> tuple[Float[Array, "j r k"], Float[Array, "j k"]]:
-        """The points and log weights of each of so many groups."""
+        """Return the points and log weights for each of ``number`` groups."""
         turn = np.arange(number) % self.points.shape[2]
         return jnp.asarray(self.points)[:, :, turn], jnp.asarray(self.log_weights)[:, turn]
 
 
 def first_nodes(r: int) -> int:
-    """Nodes per dimension to begin with, or radii."""
+    """Return the first number of nodes per dimension, or of radii, for r effects."""
     return NODES.get(r, RADII)
 
 
 def finer(num_nodes: int, r: int) -> int:
-    """Those of the next refinement."""
+    """Return the number of nodes or radii of the next refinement."""
     return max(REFINED_NODES, 3 * num_nodes // 2) if r <= LARGEST_PRODUCT else num_nodes + 1
 
 
 def num_points(num_nodes: int, r: int) -> int:
-    """Points of :func:`rule`."""
+    """Return the number of points of :func:`rule`."""
     if r > LARGEST_PRODUCT and num_nodes > 1:
         return 2 * num_nodes * _num_pairs(num_nodes, r)
     return num_nodes**r if num_nodes <= MOST_HERMITE else len(_ball(num_nodes, r))
 
 
 def rule(num_nodes: int, r: int) -> Rule:
-    """The rule with ``num_nodes`` nodes per dimension, or beyond three dimensions radii."""
+    """Return the rule with ``num_nodes`` nodes per dimension, or radii beyond three dimensions."""
     if r > LARGEST_PRODUCT:
         return _radial(num_nodes, r)
     return _hermite(num_nodes, r) if num_nodes <= MOST_HERMITE else _trapezoidal(num_nodes, r)
@@ -110,7 +110,7 @@ def _hermite(num_nodes: int, r: int) -> Rule:
 
 @functools.lru_cache(maxsize=32)
 def _ball(num_nodes: int, r: int) -> Float[np.ndarray, "j r"]:
-    """The points of a grid with ``num_nodes`` across the ball, in units of its spacing.
+    """Return the points of a grid with ``num_nodes`` across the ball, in units of its spacing.
 
     Their number is a multiple of eight, so that they can be evaluated in equal parts.
     """
@@ -123,8 +123,8 @@ def _ball(num_nodes: int, r: int) -> Float[np.ndarray, "j r"]:
 
 def _trapezoidal(num_nodes: int, r: int) -> Rule:
     spacing = 2 * REACH / num_nodes
-    # More nodes also reach farther, 53 sds with 31: where effects are large, the curvature at the
-    # mode of a group of one class says little of how wide its conditional is.
+    # More nodes also reach farther, 53 sds with 31 nodes: if effects are large, the curvature at
+    # the mode of a group of one class says little about how wide its conditional is.
     bend = BEND * max(1.0, num_nodes / FEW) ** 0.5
     # Multiples of powers of the root of x^(r+1) = x + 1 fill the unit cube evenly.
     root = max(x.real for x in np.roots([1, *np.zeros(r - 1), -1, -1]) if abs(x.imag) < 1e-9)
@@ -148,17 +148,17 @@ def _radial(num_radii: int, r: int) -> Rule:
 
 
 def _num_pairs(num_radii: int, r: int) -> int:
-    """Few for two radii; for three about what moments up to the fifth take."""
+    """Return the number of pairs: few for two radii, enough for five moments for three."""
     return 2 * r if num_radii < 3 else r * (r + 2) // 2 * 2 ** (num_radii - 3)
 
 
 @functools.lru_cache(maxsize=32)
 def directions(number: int, r: int) -> Float[np.ndarray, "n r"]:
-    """Unit vectors, each standing for itself and its opposite, spread evenly.
+    """Return evenly spread unit vectors, each of which represents itself and its opposite.
 
-    The mean of (s't)^4 over all s and t is never below that of uniform directions, and equal
-    only if all moments up to the fifth are; that of (s't)^2 the same for the second moments. Both
-    are made as small as they get.
+    The mean of (s't)^4 over all s and t is never below that of uniform directions, and is equal
+    only if all moments up to the fifth are. The same is true of (s't)^2 and the second moments.
+    Both means are minimised.
     """
 
     def crowding(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -179,59 +179,62 @@ def directions(number: int, r: int) -> Float[np.ndarray, "n r"]:
 
 @functools.lru_cache(maxsize=32)
 def _rotations(r: int) -> Float[np.ndarray, "t r r"]:
-    """Random rotations, the same ones in every call."""
+    """Return random rotations, the same ones in every call."""
     noise = np.random.default_rng(1).standard_normal((TURNS, r, r))
     return np.linalg.qr(noise)[0]
 
 
 ENOUGH_NODES = 3
-"""With fewer the Hessian scales them; these bear the safe curvature, which suits small groups."""
+"""Number of nodes from which on the safe curvature, which suits small groups, can scale them; fewer
+nodes are scaled by the Hessian."""
 SIDE_BY_SIDE = 100_000
-"""Observations times nodes evaluated at once: they stay in the caches, and memory is linear."""
+"""Observations times nodes evaluated at once, few enough to stay in the caches and to keep memory
+linear in the rows."""
 PART = {1: 7, 2: 25, 3: 25}
-"""Points that are evaluated together where rows are few, by number of effects: the first rules of
+"""Number of points evaluated together if rows are few, by number of effects. The first rules of
 :data:`NODES` are one part, or a few."""
 OTHER_PART = 24
+"""The same for more effects."""
 ROOM = (16, 64)
-"""Parts for which there is room in a :class:`Grid` that is refined, most rules fit the first."""
+"""Numbers of parts for which a refinable :class:`Grid` has room; most rules fit into the first."""
 VARYING = ("offset", "design", "dispersion")
-"""What of a problem depends on theta."""
+"""Fields of a problem that depend on theta."""
 
 
 class Grid(eqx.Module):
     """A rule as data, in parts of equal size, so that one program serves rules of any size.
 
-    Points that only fill a part up have the weight 0.
+    Points that only fill up a part have weight 0.
     """
 
     points: Float[Array | np.ndarray, "p j r t"]
     log_factors: Float[Array | np.ndarray, "p j t"]
-    """log w_j + |x_j|^2 / 2."""
+    """The numbers log w_j + |x_j|^2 / 2."""
     num_parts: Int[Array, ""] | int
-    """Of which the rule consists; there may be room for more."""
+    """Number of parts that the rule consists of; there may be room for more."""
     num_nodes: Int[Array, ""] | int
     safely: bool = eqx.field(static=True)
     """Whether the safe curvature scales the nodes."""
 
     @staticmethod
     def of(num_nodes: int, r: int) -> "Grid":
-        """The rule and nothing else, as constants of a program."""
+        """Return the rule and nothing else, as constants of a program."""
         return _grid(num_nodes, r, 0)
 
     @staticmethod
     def roomy(num_nodes: int, r: int) -> "Grid":
-        """With room for finer rules, as arguments of a program."""
+        """Return the rule with room for finer ones, as arguments of a program."""
         needed = -(-num_points(num_nodes, r) // PART.get(r, OTHER_PART))
         return _roomy(num_nodes, r, next((room for room in ROOM if room >= needed), needed))
 
     def of_groups(self, part: Array | int, number: int) -> tuple[Array, Array]:
-        """Points (j, r, k) and logs of factors (j, k) of a part, for each of so many groups."""
+        """Return the points (j, r, k) and log factors (j, k) of a part for ``number`` groups."""
         turn = np.arange(number) % self.points.shape[-1]
         points, logs = jnp.asarray(self.points)[part], jnp.asarray(self.log_factors)[part]
         return points[:, :, turn], logs[:, turn]
 
     def in_parts(self, most: int) -> "Grid":
-        """In smaller parts, of at most so many points."""
+        """Return the rule in smaller parts, of at most ``most`` points."""
         each = self.points.shape[1]
         size = largest_divisor(each, most)
         if size == each:
@@ -266,7 +269,10 @@ def _roomy(num_nodes: int, r: int, room: int) -> Grid:
 
 
 def log_marginal(problem: RowProblem, nodes: int | Grid) -> Scalar:
-    """log p(y | theta), summed over groups; not a number where a group's mode was not found."""
+    """Return log p(y | theta), summed over groups; NaN if the mode of a group was not found.
+
+    ``nodes``: a number of nodes per dimension (or of radii), or the rule itself.
+    """
     mode = conditional_mode(problem)
     if nodes == 1:
         value = _laplace(problem, mode.effects)
@@ -284,7 +290,7 @@ def _in_parts(problem: RowProblem, nodes: int | Grid) -> Grid:
 
 @eqx.filter_custom_vjp
 def _integrate(varying: tuple, problem: RowProblem, mode: Mode, grid: Grid) -> Scalar:
-    """The integral; ``problem`` holds ``varying`` once more, out of reach of differentiation."""
+    """Return the integral; ``problem`` holds ``varying`` as well, but hidden from derivatives."""
     del varying
 
     def mass(nodes: Array, factors: Array) -> Array:
@@ -294,7 +300,7 @@ def _integrate(varying: tuple, problem: RowProblem, mode: Mode, grid: Grid) -> S
 
 
 def _log_integral(problem: RowProblem, mode: Mode, grid: Grid, mass: Array) -> Scalar:
-    """From each group's sum over nodes, which is in units of the density at its mode."""
+    """Return the log integral from each group's sum, in units of the density at its mode."""
     root = _root(problem, mode.effects, grid)
     return jnp.sum(jnp.log(mass) + mode.height - small.half_log_det(root))
 
@@ -307,7 +313,7 @@ def _root(problem: RowProblem, mode: Array, grid: Grid) -> Float[Array, "r r k"]
 def _over_nodes(
     problem: RowProblem, mode: Mode, grid: Grid, of: Callable[[Array, Array], PyTree]
 ) -> PyTree:
-    """Sum of a function of nodes (J, r, k) and their factors (J, k), part by part."""
+    """Sum a function of nodes (J, r, k) and their factors (J, k), part by part."""
     root, number = _root(problem, mode.effects, grid), mode.effects.shape[1]
 
     def of_part(part: Array | int) -> PyTree:
@@ -330,7 +336,7 @@ def _over_nodes(
 def _forward(
     perturbed: tuple, varying: tuple, problem: RowProblem, mode: Mode, grid: Grid
 ) -> tuple[Scalar, tuple]:
-    # In ``varying``, so that the slopes can be differentiated once more.
+    # With ``varying`` from the arguments, so that the slopes can be differentiated once more.
     moving = problem._replace(**dict(zip(VARYING, varying, strict=True)))
     mass, *sums = _over_nodes(problem, mode, grid, lambda *part: _slopes(moving, mode, *part))
     share = moving.data.expand(1 / mass)
@@ -344,10 +350,10 @@ def _forward(
 def _slopes(
     problem: RowProblem, mode: Mode, nodes: Array, factors: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Each group's mass at these nodes, and each row's derivatives of it.
+    """Return each group's mass at these nodes, and each row's derivatives of it.
 
-    In offset, design and dispersion: forwards, since all rows have their own predictor and few
-    parameters of the response in common.
+    The derivatives are in offset, design and dispersion. They are taken forwards, since every row
+    has its own predictor and shares only the few parameters of the response.
     """
     data = problem.data
     eta = jax.vmap(problem.predictor)(nodes)
@@ -385,8 +391,8 @@ _integrate.def_bwd(_backward)
 
 
 def _laplace(problem: RowProblem, mode: Array) -> Scalar:
-    # Each step doubles the order in which the mode's dependence on theta is right: two, so that
-    # second derivatives are, too.
+    # Each step doubles the order to which the mode's dependence on theta is right: with two steps
+    # second derivatives are right as well.
     for _ in range(2):
         mode = mode + newton_step(problem, mode, close=True).step
     root = small.cholesky(problem.curvature(mode))
@@ -394,7 +400,7 @@ def _laplace(problem: RowProblem, mode: Array) -> Scalar:
 
 
 def moments(problem: RowProblem, nodes: int | Grid) -> tuple[Array, Array]:
-    """Conditional mean (r, k) and covariance (r, r, k) of the whitened effects."""
+    """Return the conditional mean (r, k) and covariance (r, r, k) of the whitened effects."""
     mode, grid = conditional_mode(problem), _in_parts(problem, nodes)
 
     def sums(nodes: Array, factors: Array) -> tuple[Array, Array, Array]:

@@ -1,22 +1,22 @@
-"""Several grouping factors with many crossed levels: the rest is multiplied with, never formed.
+"""Several grouping factors with many crossed levels: the rest is only multiplied with, not formed.
 
 The elimination of :mod:`nghvi.latents.schur` leaves S = E - sum_e V_e'V_e. With its own blocks
-B B', one per level, A = B^-1 S B^-T is not far from the identity, and a product with it takes sums
-over cells. Lanczos' method finds A Q = Q T + ... with Q'Q = I and a small tridiagonal T, beginning
-at a vector z, and with it::
+B B', one per level, A = B^-1 S B^-T is not far from the identity, and a product with it takes only
+sums over cells. Starting from a vector z, Lanczos' method finds A Q = Q T + ... with Q'Q = I and a
+small tridiagonal T, and with it::
 
     A^-1 z = |z| Q T^-1 e_1,    A^-1/2 z = |z| Q T^-1/2 e_1,    z' log A z = |z|^2 e_1' log T e_1
 
-to any tolerance: means of effects, their draws, and, since E z'log A z = log|A| for random signs z,
-the evidence. The same z estimate blocks of the inverse, S^-1 = E x w' with x = S^-1 B z and
-w = B^-T z, hence the gradient (:mod:`nghvi.latents.selected_inverse`). Directions in which all
-levels of a factor move together hardly differ from those of another factor and have by far the
-smallest eigenvalues: they are not left to chance but are probes of their own, and signs are
-orthogonal to them.
+to any tolerance. This gives means of effects, their draws, and, since E z'log A z = log|A| for
+random signs z, the evidence. The same z estimate blocks of the inverse, S^-1 = E x w' with
+x = S^-1 B z and w = B^-T z, and hence the gradient (:mod:`nghvi.latents.selected_inverse`).
+Directions in which all levels of a factor move together hardly differ from those of another factor
+and have by far the smallest eigenvalues. They are not left to chance but are probes of their own,
+and the random signs are made orthogonal to them.
 
-Signs are the same for every theta: the estimate is a smooth function. Its error is a number of the
-order of 1, however many levels there are, while a variance of K levels is known to sqrt(2 / K): in
-units of the posterior the error vanishes with the size of the design.
+The signs are the same for every theta, so the estimate is a smooth function. Its error is of the
+order of 1 however many levels there are, while a variance of K levels is known to sqrt(2 / K):
+relative to the posterior sd the error vanishes as the design grows.
 """
 
 from collections.abc import Callable
@@ -35,24 +35,25 @@ from nghvi.latents import schur
 from nghvi.latents.schur import Eliminated, Reduced, System
 
 MOST_STEPS, TOLERANCE = 150, 1e-9
-"""Of Lanczos' method, and the relative residual of a solution at which it has converged."""
+"""Largest number of steps of Lanczos' method, and the relative residual of a solution at which it
+has converged."""
 
 
 class Rest(NamedTuple):
-    """S and what it is made of."""
+    """The rest S of a system, as the parts of which it is made."""
 
     diagonal: tuple[Float[Array, "r r k"], ...]
-    """Own blocks of E."""
+    """The diagonal blocks of E."""
     cells: tuple[Float[Array, "r s c"], ...]
-    """E between two factors."""
+    """The blocks of E between two factors."""
     eliminated: tuple[Eliminated, ...]
     roots: tuple[Float[Array, "r r k"], ...]
-    """B of every level."""
+    """The block of B of every level."""
     right: Float[Array, " m"]
 
 
 def rest_of(system: System, reduced: Reduced, plan: Elimination) -> Rest:
-    """What is left of a system."""
+    """Return what the elimination leaves of a system."""
     diagonal = system.diagonal[plan.first_rest :]
     roots = []
     for own, f in zip(diagonal, plan.rest, strict=True):
@@ -65,7 +66,7 @@ def rest_of(system: System, reduced: Reduced, plan: Elimination) -> Rest:
 
 
 def product(rest: Rest, plan: Elimination, vector: Float[Array, " m"]) -> Float[Array, " m"]:
-    """S u."""
+    """Return S u."""
     effects = schur.by_factor(vector, plan)
     found = [jnp.einsum("ijk,jk->ik", d, u) for d, u in zip(rest.diagonal, effects, strict=True)]
     pairs = zip(pairs_of(range(len(effects))), rest.cells, plan.rest_cells, strict=True)
@@ -90,13 +91,13 @@ def product(rest: Rest, plan: Elimination, vector: Float[Array, " m"]) -> Float[
 def _solved(
     rest: Rest, plan: Elimination, vector: Float[Array, " m"], *, transpose: bool = False
 ) -> Float[Array, " m"]:
-    """B^-1 u, or with B'."""
+    """Return B^-1 u, or B'^-1 u."""
     parts = zip(rest.roots, schur.by_factor(vector, plan), strict=True)
     return schur.flat([small.solve_lower(root, u, transpose=transpose) for root, u in parts])
 
 
 class Krylov(NamedTuple):
-    """Of a symmetric matrix A, begun at z."""
+    """Lanczos' decomposition of a symmetric matrix A, started at a vector z."""
 
     basis: Float[Array, "j m"]
     values: Float[Array, " j"]
@@ -104,19 +105,19 @@ class Krylov(NamedTuple):
     vectors: Float[Array, "j j"]
     norm: Scalar
     found: Bool[Array, ""]
-    """Whether it has converged."""
+    """Whether the method has converged."""
 
     def times(self, of: Callable[[Array], Array]) -> Float[Array, " m"]:
-        """f(A) z."""
+        """Return f(A) z, where ``of`` is f."""
         return self.norm * (self.vectors @ (of(self.values) * self.vectors[0])) @ self.basis
 
     def quadratic(self, of: Callable[[Array], Array]) -> Scalar:
-        """z' f(A) z."""
+        """Return z' f(A) z, where ``of`` is f."""
         return self.norm**2 * jnp.sum(of(self.values) * self.vectors[0] ** 2)
 
 
 def lanczos(apply: Callable[[Array], Array], start: Float[Array, " m"]) -> Krylov:
-    """As many steps as a solution takes; vectors are made orthogonal to all before."""
+    """Take as many steps of Lanczos' method as a solution needs, with full orthogonalisation."""
     most = min(MOST_STEPS, start.size)
     norm = jnp.linalg.norm(start)
     basis = jnp.zeros((most + 1, start.size)).at[0].set(start / jnp.maximum(norm, 1e-300))
@@ -132,7 +133,7 @@ def lanczos(apply: Callable[[Array], Array], start: Float[Array, " m"]) -> Krylo
         for _ in range(2):
             image -= (basis @ image) @ basis
         length = jnp.linalg.norm(image)
-        # Pivots of T = L D L': a solution's residual is a product of their ratios.
+        # Pivots of T = L D L': the residual of a solution is a product of their ratios.
         before = jnp.where(j > 0, side[j - 1] ** 2 / pivot, 0.0)
         pivot = along - before
         residual *= length / jnp.maximum(pivot, 1e-300)
@@ -163,12 +164,12 @@ def _begun_at(rest: Rest, plan: Elimination, start: Float[Array, " m"]) -> Krylo
 
 
 def common_signs(number: int, size: int) -> Float[Array, "s m"]:
-    """The same in every call."""
+    """Return random signs that are the same in every call."""
     return signs(jax.random.key(18), number, size)
 
 
 def signs(key: Key, number: int, size: int) -> Float[Array, "s m"]:
-    """Random ones."""
+    """Return random signs."""
     return jax.random.rademacher(key, (number, size), float)
 
 
@@ -177,18 +178,18 @@ class Solution(NamedTuple):
 
     mean: Float[Array, " m"]
     log_dets: Float[Array, " s"]
-    """An estimate of log|S| by every random probe."""
+    """One estimate of log|S| from every random probe."""
     left: Float[Array, "p m"]
-    """S^-1 B z of all probes."""
+    """The vectors S^-1 B z of all probes."""
     right: Float[Array, "p m"]
-    """B^-T z."""
+    """The vectors B^-T z of all probes."""
     weights: Float[np.ndarray, " p"]
-    """The inverse is the sum of these times left right'."""
+    """Weights of the probes: the inverse is the sum of these times left right'."""
     found: Bool[Array, ""]
 
 
 def solve(rest: Rest, plan: Elimination, random: Float[Array, "s m"]) -> Solution:
-    """By random signs, beside directions in which all levels of a factor move together."""
+    """Solve for the rest by ``random`` signs and the directions that move all levels together."""
     directions = []
     for f, root in zip(plan.rest, rest.roots, strict=True):
         for effect in range(plan.effects[f]):
@@ -222,7 +223,10 @@ def solve(rest: Rest, plan: Elimination, random: Float[Array, "s m"]) -> Solutio
 def draw(
     key: Key, rest: Rest, plan: Elimination, sign: float | Scalar = 1.0
 ) -> tuple[Float[Array, "r k"], ...]:
-    """An exact draw of all whitened effects; ``sign``: of its deviation from the mean."""
+    """Return an exact draw of all whitened effects.
+
+    ``sign``: what its deviation from the mean is multiplied by, 1 or -1.
+    """
     keys = jax.random.split(key, len(plan.steps) + 1)
     at = _begun_at(rest, plan, _solved(rest, plan, rest.right))
     noise = _begun_at(rest, plan, flat_normal(keys[0], rest.right.shape))

@@ -1,4 +1,4 @@
-"""The random effects of a non-Gaussian response: what its kernels and integrals may see."""
+"""The random effects of a non-Gaussian response, as kernels and integrals see them."""
 
 from typing import NamedTuple
 
@@ -14,25 +14,30 @@ from nghvi._typing import Key, Scalar
 from nghvi.data.grouped import Rows
 
 MOST_NEWTON_STEPS = 60
+"""Number of tried steps after which the search for a mode ends."""
 NEWTON_TOLERANCE = 1e-6
+"""Distance from the mode, in conditional sds, at which the search for it ends."""
 LONGEST_NEWTON_STEP = 5.0
+"""Bound on the length of a step in whitened effects."""
 LEAST_GAIN = 0.1
-"""Share of the gain that a step's slope promises without which the step is halved."""
+"""Share of the gain promised by the slope that a step must achieve; otherwise it is halved."""
 CERTAIN = 1e-3
-"""Conditional sds from the mode within which full steps are safe and gains are lost in rounding."""
+"""Distance from the mode, in conditional sds, within which full steps are safe and gains are lost
+in rounding."""
 FOUND = 0.1
-"""Conditional sds from the mode beyond which the search has failed."""
+"""Distance from the mode, in conditional sds, beyond which the search for it has failed."""
 CLOSE = 0.3
-"""Conditional sds from the mode within which Newton steps are safe for any density."""
+"""Distance from the mode, in conditional sds, within which Newton steps are always safe."""
 FEW_COLUMNS = 3
-"""Effects up to which sums over rows are taken one by one: faster than products of thin matrices,
-and less to compile."""
+"""Number of effects up to which sums over rows are taken one by one, which is faster than products
+of thin matrices and takes less time to compile."""
 FLATTEST = 0.25
-"""Least curvature at a mode in units of the safe one; a conditional that flat is not Gaussian."""
+"""Least curvature at a mode, relative to the safe one; a flatter conditional is far from Gaussian,
+so the safe curvature replaces its own."""
 
 
 class RowProblem(NamedTuple):
-    """y ~ response(offset + design u_group), u_k ~ N(0, I) whitened effects."""
+    """The model y ~ response(offset + design u_group) with whitened effects u_k ~ N(0, I)."""
 
     response: Response
     dispersion: Float[Array, " c"]
@@ -49,24 +54,24 @@ class RowProblem(NamedTuple):
         design: Array,
         precision_factor: Array,
     ) -> "RowProblem":
-        """From a design for alpha = L^-T u."""
+        """Return the problem for u, given the design for alpha = L^-T u."""
         white = whiten_design(design, precision_factor)
         return RowProblem(response, dispersion, data, offset, white)
 
     def predictor(self, effects: Float[Array, "r k"]) -> Float[Array, " n"]:
-        """eta at these whitened effects."""
-        # Column by column: sums over so few are slow otherwise, and this is where time goes.
+        """Return eta at these whitened effects."""
+        # Column by column, since sums over so few are slow otherwise. This takes most of the time.
         columns = zip(self.design.T, effects, strict=True)
         return self.offset + sum(column * self.data.expand(each) for column, each in columns)
 
     def log_prob(self, effects: Float[Array, "r k"]) -> Float[Array, " k"]:
-        """log p(y_k | u_k) + log N(u_k; 0, I) without the latter's constant, each group."""
+        """Return log p(y_k | u_k) + log N(u_k; 0, I), without its constant, of each group."""
         eta = self.data.at_observations(self.predictor(effects))
         fit = self.data.by_row(self.response.log_prob(self.data.y, eta, self.dispersion))
         return self.data.sum(fit) - 0.5 * jnp.sum(effects**2, axis=0)
 
     def slopes(self, eta: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """First and second derivative of the log likelihood in each row's predictor."""
+        """Return the first two derivatives of the log likelihood in each row's predictor."""
         data = self.data
         found = self.response.slopes(data.y, data.at_observations(eta), self.dispersion)
         return data.by_row(found[0]), data.by_row(found[1])
@@ -74,13 +79,16 @@ class RowProblem(NamedTuple):
     def derivatives(
         self, effects: Float[Array, "r k"]
     ) -> tuple[Float[Array, "r k"], Float[Array, "r r k"]]:
-        """Gradient and negative Hessian of :meth:`log_prob` in each group's effects."""
+        """Return the gradient and negative Hessian of :meth:`log_prob` in each group's effects.
+
+        For a response that is not log-concave the Hessian is replaced by a safe one.
+        """
         first, second = self.slopes(self.predictor(effects))
         gradient = self.of_groups(first) - effects
         return gradient, self.with_prior(-second)
 
     def curvature(self, effects: Float[Array, "r k"]) -> Float[Array, "r r k"]:
-        """Negative Hessian of :meth:`log_prob` at modes, and where it is too flat the safe one."""
+        """Return the negative Hessian of :meth:`log_prob` at modes, or a safe one if too flat."""
         safe = self.derivatives(effects)[1]
         if self.response.log_concave:
             return safe
@@ -92,11 +100,11 @@ class RowProblem(NamedTuple):
         return jnp.where(jnp.all(jnp.isfinite(root), axis=(0, 1)), hessian, safe)
 
     def of_groups(self, values: Float[Array, " n"]) -> Float[Array, "r k"]:
-        """Z_k' values_k."""
+        """Return Z_k' values_k of each group."""
         return jnp.stack([self.data.sum(column * values) for column in self.design.T])
 
     def with_prior(self, information: Float[Array, " n"]) -> Float[Array, "r r k"]:
-        """I + Z_k' diag(information) Z_k."""
+        """Return I + Z_k' diag(information) Z_k of each group."""
         r = self.design.shape[1]
         eye = jnp.eye(r)[:, :, None]
         if r > FEW_COLUMNS:
@@ -106,38 +114,38 @@ class RowProblem(NamedTuple):
 
 
 def log_likelihood(response: Response, dispersion: Array, data: Rows, eta: Array) -> Scalar:
-    """Of all observations, at the predictors of their rows."""
+    """Return the log likelihood of all observations, given the predictors of their rows."""
     return data.total(response.log_prob(data.y, data.at_observations(eta), dispersion))
 
 
 def whiten_design(
     design: Float[Array, "n r"], precision_factor: Float[Array, "r r"]
 ) -> Float[Array, "n r"]:
-    """Z L^-T: the design for effects in units in which their prior is N(0, I).
+    """Return Z L^-T, the design for effects in units in which their prior is N(0, I).
 
     The inverse is taken first: solving for n right-hand sides makes XLA store features column by
-    column, which slows everything else on them down.
+    column, which slows down everything else that reads them.
     """
     return design @ small.inverse_lower(precision_factor).T
 
 
 class NewtonStep(NamedTuple):
-    """The way from each group's effects towards its conditional mode."""
+    """A step from each group's effects towards its conditional mode."""
 
     step: Float[Array, "r k"]
-    """Bounded in length."""
+    """The step, bounded in length."""
     distance: Float[Array, " k"]
-    """Length of the step, had it not been bounded, in conditional sds."""
+    """Length of the step in conditional sds, had it not been bounded."""
     slope: Float[Array, " k"]
-    """Gain in log density per step, as far as the gradient can tell."""
+    """Gain in log density that the gradient promises for the step."""
 
 
 def newton_step(
     problem: RowProblem, effects: Float[Array, "r k"], close: bool = False
 ) -> NewtonStep:
-    """One Newton step for every group.
+    """Return one Newton step for every group.
 
-    ``close``: with the Hessian even if the response is not log-concave.
+    ``close``: whether to use the true Hessian even if the response is not log-concave.
     """
     gradient, safe = problem.derivatives(effects)
     root = small.cholesky(problem.curvature(effects) if close else safe)
@@ -153,7 +161,7 @@ def newton_step(
 def draw_gaussian(
     key: Key, precision_root: Float[Array, "r r k"], right: Float[Array, "r k"]
 ) -> Float[Array, "r k"]:
-    """A draw of N(Q^-1 b, Q^-1) for every group, from the Cholesky factor of Q and from b."""
+    """Draw from N(Q^-1 b, Q^-1) for every group, given the Cholesky factor of Q, and b."""
     forward = small.solve_lower(precision_root, right)
     noise = flat_normal(key, right.shape)
     return small.solve_lower(precision_root, forward + noise, transpose=True)
@@ -165,7 +173,7 @@ def draw_given_precision(
     precision: Float[Array, " n"],
     right: Float[Array, " n"],
 ) -> Float[Array, "r k"]:
-    """A draw of N(Q^-1 b, Q^-1), Q_k = I + Z_k' diag(precision) Z_k and b_k = Z_k' right."""
+    """Draw from N(Q^-1 b, Q^-1), Q_k = I + Z_k' diag(precision) Z_k and b_k = Z_k' right."""
     root = small.cholesky(problem.with_prior(precision))
     return draw_gaussian(key, root, problem.of_groups(right))
 
@@ -175,20 +183,20 @@ class Mode(NamedTuple):
 
     effects: Float[Array, "r k"]
     height: Float[Array, " k"]
-    """The log density there."""
+    """The log density at these effects."""
     distance: Float[Array, " k"]
-    """What is left to the mode, in conditional sds."""
+    """The remaining distance to the mode, in conditional sds."""
 
     @property
     def found(self) -> Bool[Array, " k"]:
-        """Whether the search came close; not a number is not close."""
+        """Whether the search came close to the mode; a distance of NaN is not close."""
         return self.distance <= FOUND
 
 
 def conditional_mode(problem: RowProblem, tolerance: float = NEWTON_TOLERANCE) -> Mode:
-    """Mode of p(u_k | theta, y_k) for every group; not differentiated through.
+    """Return the mode of p(u_k | theta, y_k) for every group, held fixed in derivatives.
 
-    The tolerance is in conditional sds: a group of many rows knows its effects well.
+    The tolerance is in conditional sds, since a group of many rows knows its effects well.
     """
     problem = jax.lax.stop_gradient(problem)
     start = jnp.zeros((problem.design.shape[1], problem.data.num_groups))
@@ -205,15 +213,15 @@ class _Ascent(NamedTuple):
     height: Float[Array, " k"]
     newton: NewtonStep
     share: Float[Array, " k"]
-    """Of the step, that is tried next."""
+    """The share of the step that is tried next."""
     tries: Int[Array, ""]
 
 
 def _climb(problem: RowProblem, start: Float[Array, "r k"], tolerance: float, close: bool) -> Mode:
-    """Newton steps, each halved until it gains, until no group is farther than the tolerance."""
+    """Take Newton steps, each halved until it gains, until all groups are within the tolerance."""
 
     def unfinished(at: _Ascent) -> Array:
-        # Written so that a distance that is not a number goes on.
+        # Written so that a group whose distance is NaN continues.
         return ~jnp.all(at.newton.distance <= tolerance) & (at.tries < MOST_NEWTON_STEPS)
 
     def move(at: _Ascent) -> _Ascent:
@@ -228,7 +236,7 @@ def _climb(problem: RowProblem, start: Float[Array, "r k"], tolerance: float, cl
         return tree_where(gains, moved, stayed)._replace(tries=tries)
 
     whole = jnp.ones(start.shape[1])
-    # The loop looks at the start as well: the same lines before it would be compiled twice.
+    # The loop also evaluates the start: the same code in front of it would be compiled twice.
     nowhere = NewtonStep(jnp.zeros_like(start), jnp.inf * whole, 0 * whole)
     first = _Ascent(start, -jnp.inf * whole, nowhere, whole, -jnp.ones((), jnp.int32))
     end = jax.lax.while_loop(unfinished, move, first)

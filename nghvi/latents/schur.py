@@ -11,8 +11,8 @@ meets level j of a later one. With V_kj = R_k^-1 C_kj and w_k = R_k^-1 b_k the l
 
     M_jl - sum_k V_kj' V_kl,     b_j - sum_k V_kj' w_k
 
-which is eliminated in turn, in the order that :mod:`nghvi.data.elimination` has found, until a
-dense rest is left or nothing. Backwards, u_k = R_k^-T (w_k - sum_j V_kj u_j + noise).
+which are eliminated in turn, in the order found by :mod:`nghvi.data.elimination`, until a dense
+rest or nothing is left. Backwards, u_k = R_k^-T (w_k - sum_j V_kj u_j + noise).
 """
 
 from typing import NamedTuple
@@ -29,11 +29,11 @@ from nghvi.data.elimination import Cells, Elimination, Step, Update, pairs_of
 
 
 class System(NamedTuple):
-    """M and b, factors in the order of their elimination, levels last."""
+    """The matrix M and the vector b; factors in the order of their elimination, levels last."""
 
     diagonal: tuple[Float[Array, "r r k"], ...]
     cells: tuple[tuple[Float[Array, "r s c"], ...], ...]
-    """Of every eliminated factor with every later one."""
+    """Blocks of every eliminated factor with every later one."""
     rest_cells: tuple[Float[Array, "r s c"], ...]
     right: tuple[Float[Array, "r k"], ...]
 
@@ -47,7 +47,10 @@ class System(NamedTuple):
         precision_factors: tuple[Float[Array, "r r"], ...],
         plan: Elimination,
     ) -> "System":
-        """From sums over rows: Z'Z of levels and cells, and Z'e."""
+        """Return the system for whitened effects, from sums over rows.
+
+        ``gram``, ``cells``, ``rest_cells``: Z'Z of levels and cells; ``cross``: Z'e.
+        """
         white = tuple(small.inverse_lower(lower) for lower in precision_factors)
 
         def product(block: Array, f: int, g: int) -> Array:
@@ -72,20 +75,20 @@ class System(NamedTuple):
 
 
 class Eliminated(NamedTuple):
-    """u_k | later u, y ~ N(R_k^-T (forward_k - sum_j V_kj u_j), (R_k R_k')^-1)."""
+    """The distribution u_k | later u, y ~ N(R_k^-T (forward_k - sum_j V_kj u_j), (R_k R_k')^-1)."""
 
     root: Float[Array, "r r k"]
     forward: Float[Array, "r k"]
     coupling: tuple[Float[Array, "r s c"], ...]
-    """V of the cells with every later factor."""
+    """The blocks of V at the cells with every later factor."""
 
 
 class Reduced(NamedTuple):
-    """A system whose free factors are eliminated; the rest, if there is one, is dense."""
+    """A system after the elimination of all factors but the rest, if there is one."""
 
     eliminated: tuple[Eliminated, ...]
     matrix: Float[Array, "m m"]
-    """Its lower triangle; what is above is never read. Empty where it would be too large."""
+    """Lower triangle of the rest, whose upper triangle is never read; empty if it is too large."""
     right: Float[Array, " m"]
 
 
@@ -100,10 +103,10 @@ class Conditional(NamedTuple):
 def _factorise(
     matrix: Float[Array, "m m"], right: Float[Array, " m"]
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
-    """R with M = R R', and R^-1 b, by one factorisation of M with b below it.
+    """Return R with M = R R', and R^-1 b, by one factorisation of M bordered by b.
 
-    No part of I + Z'Z / v that is left by an elimination has an eigenvalue below 1, so the corner
-    exceeds b'M^-1 b.
+    What an elimination leaves of I + Z'Z / v has no eigenvalue below 1, so the corner exceeds
+    b'M^-1 b.
     """
     corner = 1 + right @ right
     beside = jnp.zeros_like(right)
@@ -113,7 +116,7 @@ def _factorise(
 
 
 def reduce(system: System, plan: Elimination) -> Reduced:
-    """Eliminate the factors that can be, one after the other."""
+    """Eliminate all factors but the rest, one after another."""
     diagonal, right = list(system.diagonal), list(system.right)
     cells = [list(blocks) for blocks in system.cells]
     dense = _dense(system, plan) if plan.dense else jnp.zeros((0, 0))
@@ -127,7 +130,7 @@ def reduce(system: System, plan: Elimination) -> Reduced:
             for i, (block, where) in enumerate(zip(cells[e], step.cells, strict=True))
         )
         done.append(Eliminated(root, forward, coupling))
-        for i, updates in enumerate(step.among_later):  # later factors that are eliminated too
+        for i, updates in enumerate(step.among_later):  # later factors that are also eliminated
             f, where = e + 1 + i, step.cells[i]
             mine = coupling[i]
             levels = plan.levels[f]
@@ -162,7 +165,7 @@ def _reduce_rest(
 def onto_rest(
     plan: Elimination, e: int, own: Eliminated, vector: Float[Array, "r k"]
 ) -> list[Float[Array, "r k"]]:
-    """V' w of factor e, by factors of the rest."""
+    """Return V' w of factor e, separately for each factor of the rest."""
     found = []
     for f in plan.rest:
         block, where = own.coupling[f - e - 1], plan.steps[e].cells[f - e - 1]
@@ -171,9 +174,9 @@ def onto_rest(
 
 
 def entries(plan: Elimination, e: int, own: Eliminated) -> tuple[Float[Array, "r n"], Array, Array]:
-    """V of factor e and the rest, each number with its level and its column.
+    """Return V of factor e and the rest, each number with its level and its column.
 
-    In the order of :func:`nghvi.data.elimination.entries`.
+    The order is that of :func:`nghvi.data.elimination.entries`.
     """
     values, level, column = [], [], []
     for f, offset in zip(plan.rest, plan.offsets, strict=True):
@@ -185,7 +188,7 @@ def entries(plan: Elimination, e: int, own: Eliminated) -> tuple[Float[Array, "r
 
 
 def whole(plan: Elimination, e: int, first: int, own: Eliminated) -> Float[Array, "k r m"]:
-    """V of factor e and all factors from ``first`` on, with zeros where levels do not meet."""
+    """Return V of factor e and all factors from ``first`` on, zero where levels do not meet."""
     k, found = plan.levels[e], [jnp.zeros((plan.levels[e], plan.effects[e], 0))]
     for f in range(first, len(plan.order)):
         block, where = own.coupling[f - e - 1], plan.steps[e].cells[f - e - 1]
@@ -200,7 +203,7 @@ def whole(plan: Elimination, e: int, first: int, own: Eliminated) -> Float[Array
 
 
 def _dense(system: System, plan: Elimination) -> Float[Array, "m m"]:
-    """The part of M that is about the rest, its lower triangle."""
+    """Return the lower triangle of the rest's part of M."""
     matrix = jnp.zeros((plan.num_rest, plan.num_rest))
     for f, offset in zip(plan.rest, plan.offsets, strict=True):
         level = jnp.arange(plan.levels[f])
@@ -230,13 +233,13 @@ def solve_cells(
     *,
     transpose: bool = False,
 ) -> Float[Array, "r s c"]:
-    """R_k^-1 C_kj, or with R_k'; ``num_later``: levels of the later factor."""
+    """Return R_k^-1 C_kj, or R_k'^-1 C_kj; ``num_later``: number of levels of the later factor."""
     r, s, c = blocks.shape
     k = root.shape[-1]
     if r > small.UNROLL:  # one inverse per level, not one per cell
         half = small.inverse_lower(root)
         half = jnp.swapaxes(half, 0, 1) if transpose else half
-        if c == k * num_later:  # all levels meet: cells are sorted, and nothing has to be gathered
+        if c == k * num_later:  # all levels meet and cells are sorted: nothing to gather
             solved = jnp.einsum("abk,bskj->askj", half, blocks.reshape(r, s, k, num_later))
             return solved.reshape(r, s, c)
         return jnp.einsum("abc,bsc->asc", half[:, :, where.first], blocks)
@@ -247,12 +250,12 @@ def solve_cells(
 def times(
     blocks: Float[Array, "r s c"], vector: Float[Array, "r k"], level: Array
 ) -> Float[Array, "s c"]:
-    """V' w of every cell."""
+    """Return V' w of every cell."""
     return jnp.einsum("asc,ac->sc", blocks, vector[:, level])
 
 
 def sums(values: Float[Array, "*r c"], level: Array, number: int) -> Float[Array, "*r k"]:
-    """Sums over the cells of every level."""
+    """Return the sums over the cells of every level."""
     return jnp.moveaxis(jax.ops.segment_sum(jnp.moveaxis(values, -1, 0), level, number), 0, -1)
 
 
@@ -262,12 +265,12 @@ def _products(left: Array, right: Array, update: Update, like: Array) -> Array:
 
 
 def flat(vectors: list[Float[Array, "r k"]]) -> Float[Array, " m"]:
-    """Level by level, the effects of a level together."""
+    """Return one vector, level by level, with the effects of a level together."""
     return jnp.concatenate([vector.T.ravel() for vector in vectors] or [jnp.zeros(0)])
 
 
 def by_factor(vector: Float[Array, " m"], plan: Elimination) -> list[Float[Array, "r k"]]:
-    """The inverse of :func:`flat` for the rest."""
+    """Return the effects of each factor of the rest: the inverse of :func:`flat`."""
     return [
         vector[offset : offset + plan.columns[f]].reshape(-1, plan.effects[f]).T
         for f, offset in zip(plan.rest, plan.offsets, strict=True)
@@ -275,14 +278,14 @@ def by_factor(vector: Float[Array, " m"], plan: Elimination) -> list[Float[Array
 
 
 def condition(reduced: Reduced) -> Conditional:
-    """The conditional distribution of all effects."""
+    """Return the conditional distribution of all effects."""
     return Conditional(reduced.eliminated, *_factorise(reduced.matrix, reduced.right))
 
 
 def backwards(
     conditional: Conditional, plan: Elimination, noise: list[Float[Array, "r k"]], rest: Array
 ) -> tuple[Float[Array, "r k"], ...]:
-    """Effects from standard normals, in the order of elimination."""
+    """Return the effects that standard normals give, in the order of elimination."""
     found: list[Array] = []
     if plan.num_rest:
         right = conditional.forward + rest
@@ -299,7 +302,7 @@ def substituted(
     right: list[Float[Array, "r k"]],
     rest: list[Float[Array, "r k"]],
 ) -> tuple[Float[Array, "r k"], ...]:
-    """R_k^-T (right_k - sum_j V_kj u_j), given the effects u of the rest."""
+    """Return R_k^-T (right_k - sum_j V_kj u_j) for all factors, given the effects of the rest."""
     found = list(rest)
     for e in reversed(range(len(plan.steps))):
         own = eliminated[e]
@@ -309,7 +312,7 @@ def substituted(
 
 
 def coupled(own: Eliminated, step: Step, later: list[Array]) -> Float[Array, "r k"]:
-    """sum_j V_kj u_j of every level."""
+    """Return sum_j V_kj u_j of every level."""
     total = jnp.zeros_like(own.forward)
     for block, where, effects in zip(own.coupling, step.cells, later, strict=True):
         products = jnp.einsum("asc,sc->ac", block, effects[:, where.second])
@@ -318,7 +321,7 @@ def coupled(own: Eliminated, step: Step, later: list[Array]) -> Float[Array, "r 
 
 
 def mean(conditional: Conditional, plan: Elimination) -> tuple[Float[Array, "r k"], ...]:
-    """Conditional means of the whitened effects."""
+    """Return the conditional means of the whitened effects."""
     noise = [jnp.zeros_like(each.forward) for each in conditional.eliminated]
     return backwards(conditional, plan, noise, jnp.zeros_like(conditional.forward))
 
@@ -326,7 +329,10 @@ def mean(conditional: Conditional, plan: Elimination) -> tuple[Float[Array, "r k
 def sample(
     key: Key, conditional: Conditional, plan: Elimination, sign: float | Scalar = 1.0
 ) -> tuple[Float[Array, "r k"], ...]:
-    """An exact draw of all whitened effects; ``sign``: of its deviation from the mean."""
+    """Return an exact draw of all whitened effects.
+
+    ``sign``: what its deviation from the mean is multiplied by, 1 or -1.
+    """
     keys = jax.random.split(key, len(plan.steps) + 1)
     noise = [
         sign * flat_normal(k, each.forward.shape)
@@ -337,10 +343,11 @@ def sample(
 
 
 class Covariance(NamedTuple):
-    """Conditional covariances of the whitened effects, those of one level one after the other.
+    """Conditional covariances of the whitened effects, with the effects of a level together.
 
-    All of those of later factors, and of the first one's levels each with itself and with the
-    later ones: two levels of one factor are never in one row, and the first has the most.
+    It holds all covariances among later factors (``others``), and those of each level of the first
+    factor with itself (``own``) and with later ones (``cross``). Those between two levels of the
+    first factor, which has the most, are not needed: a row has only one level of a factor.
     """
 
     own: Float[Array, "k r r"]
@@ -349,7 +356,10 @@ class Covariance(NamedTuple):
 
 
 def covariance(conditional: Conditional, plan: Elimination) -> Covariance:
-    """All that rows need, whichever levels they combine: ``first x other`` columns of numbers."""
+    """Return the covariances that rows need, whichever levels they combine.
+
+    They take as many numbers as the first factor has columns times the columns of the others.
+    """
     others = jnp.zeros((0, 0))
     if plan.num_rest:
         others = small.lapack_inverse(conditional.root[None])[0]
@@ -368,7 +378,7 @@ def covariance(conditional: Conditional, plan: Elimination) -> Covariance:
 def _through(
     conditional: Conditional, plan: Elimination, e: int
 ) -> tuple[Float[Array, "r r k"], Float[Array, "kr m"]]:
-    """D_k^-1 and R_k^-T V_k of all levels: how later effects move those of factor e."""
+    """Return D_k^-1 and R_k^-T V_k of all levels: how later effects move those of factor e."""
     own = conditional.eliminated[e]
     coupling = whole(plan, e, e + 1, own)
     half = small.inverse_lower(own.root)

@@ -1,16 +1,16 @@
 """Several grouping factors: M^-1 where M has blocks, and with it the gradient of log p(y).
 
-With the elimination of :mod:`nghvi.latents.schur`, M = [D C; C' E] of one factor and all later
-ones, D = R R' and V = R^-1 C, the inverse P of M follows from that of what was left::
+With the elimination of :mod:`nghvi.latents.schur`, M = [D C; C' E] for one factor and all later
+ones, D = R R' and V = R^-1 C, the inverse P of M follows from that of what is left::
 
     P_kj = -R_k^-T sum_l V_kl P_lj,     P_kk = R_k^-T (I + sum_jl V_kj P_jl V_kl') R_k^-1
 
-Only levels l and j that k meets are asked for, and these are either dense or meet, too. Hence
+Only blocks of levels l and j that k meets are needed, and these are dense or meet as well. Hence
 
     d log p(y) = m'db - (P + m m') : dM / 2,     m = P b
 
 costs one dense inverse and one more sum over pairs. Differentiating the elimination step by step
-would cost three times as much, and is most of what there would be to compile.
+would cost three times as much, and would take up most of the time to compile.
 """
 
 from typing import NamedTuple
@@ -30,7 +30,7 @@ Whitened = tuple[Float[Array, "r k"], ...]
 
 
 class Selected(NamedTuple):
-    """Blocks of M^-1 at the places of M's own: conditional covariances of whitened effects."""
+    """Blocks of M^-1 where M has blocks: conditional covariances of whitened effects."""
 
     diagonal: tuple[Float[Array, "r r k"], ...]
     cells: tuple[tuple[Float[Array, "r s c"], ...], ...]
@@ -38,24 +38,24 @@ class Selected(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """What is known of a system: exactly, or where its rest is not dense from probes."""
+    """The solution of a system: exact, or estimated from probes if its rest is not dense."""
 
     log_evidence: Scalar
-    """(b' M^-1 b - log|M|) / 2."""
+    """The number (b' M^-1 b - log|M|) / 2."""
     error: Scalar
-    """Its standard error."""
+    """Standard error of the log evidence; 0 if it is exact."""
     mean: Whitened
     covariance: Selected
 
 
 def log_noise(square: Scalar, num_rows: float | Scalar, noise_var: Scalar) -> Scalar:
-    """The part of log p(y | theta) that no effect touches."""
+    """Return the part of log p(y | theta) that does not depend on effects."""
     return -0.5 * num_rows * jnp.log(2 * jnp.pi * noise_var) - 0.5 * square / noise_var
 
 
 @jax.custom_jvp
 def log_evidence(system: System, plan: Elimination, probes: Float[Array, "s m"]) -> Scalar:
-    """(b' M^-1 b - log|M|) / 2."""
+    """Return (b' M^-1 b - log|M|) / 2."""
     return solved(system, plan, probes).log_evidence
 
 
@@ -79,7 +79,7 @@ def _log_evidence_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
 
 
 def quadratic(system: System, plan: Elimination, effects: Whitened) -> Scalar:
-    """u' M u."""
+    """Return u' M u."""
     total = jnp.zeros(())
     for block, u in zip(system.diagonal, effects, strict=True):
         total += jnp.einsum("ac,abc,bc->", u, block, u)
@@ -98,7 +98,7 @@ def quadratic(system: System, plan: Elimination, effects: Whitened) -> Scalar:
 def log_density(
     system: System, plan: Elimination, probes: Float[Array, "s m"], effects: Whitened
 ) -> Scalar:
-    """log p(u | theta, y) of all whitened effects."""
+    """Return log p(u | theta, y) of all whitened effects."""
     along = sum((jnp.sum(u * b) for u, b in zip(effects, system.right, strict=True)), jnp.zeros(()))
     constant = 0.5 * sum(plan.columns) * jnp.log(2 * jnp.pi)
     whole = along - 0.5 * quadratic(system, plan, effects)
@@ -106,7 +106,10 @@ def log_density(
 
 
 def solved(system: System, plan: Elimination, probes: Float[Array, "s m"]) -> Solved:
-    """Mean, covariances and evidence; ``probes``: random signs, read where a rest is not dense."""
+    """Return the mean, covariances and evidence of a system.
+
+    ``probes``: random signs, which are used only if the rest is not dense.
+    """
     reduced = schur.reduce(system, plan)
     total = jnp.zeros(())
     for each in reduced.eliminated:
@@ -127,12 +130,12 @@ def solved(system: System, plan: Elimination, probes: Float[Array, "s m"]) -> So
 
 
 def _full(rest: krylov.Rest, plan: Elimination, vector: Array, right: list[Array]) -> Whitened:
-    """All effects, from those of the rest."""
+    """Return all effects, given those of the rest."""
     return schur.substituted(rest.eliminated, plan, right, schur.by_factor(vector, plan))
 
 
 def _estimated(rest: krylov.Rest, plan: Elimination, found: krylov.Solution) -> Selected:
-    """Without the rest, and what probes say of it: each a product of two vectors of all effects."""
+    """Return the inverse without the rest, plus a product of two vectors for each probe."""
     none = [jnp.zeros_like(each.forward) for each in rest.eliminated]
     begin = _back(rest.eliminated, plan, None)
 
@@ -168,7 +171,7 @@ def _estimated(rest: krylov.Rest, plan: Elimination, found: krylov.Solution) -> 
 
 
 def selected_inverse(conditional: Conditional, plan: Elimination) -> Selected:
-    """Of a system whose rest is dense, if there is one."""
+    """Return the blocks of M^-1 for a system whose rest, if any, is dense."""
     rest = small.lapack_inverse(conditional.root[None])[0] if plan.num_rest else None
     return _back(conditional.eliminated, plan, rest)
 
@@ -176,7 +179,7 @@ def selected_inverse(conditional: Conditional, plan: Elimination) -> Selected:
 def _back(
     eliminated: tuple[Eliminated, ...], plan: Elimination, rest: Float[Array, "m m"] | None
 ) -> Selected:
-    """From the inverse of the rest back to the factor that was eliminated first; None is 0."""
+    """Return the blocks from the inverse of the rest; None takes that inverse for 0."""
     diagonal = [_own_blocks(rest, plan, f) for f in plan.rest]
     cells: list[tuple[Array, ...]] = []
     for e in reversed(range(len(plan.steps))):
@@ -206,14 +209,14 @@ def _times_later(
     cells: list[tuple[Array, ...]],
     rest: Array | None,
 ) -> list[Float[Array, "r s c"]]:
-    """sum_l V_kl P_lj at the cells of factor e with every later one.
+    """Return sum_l V_kl P_lj at the cells of factor e with every later one.
 
-    ``diagonal`` and ``cells``: the inverse's, of the factors after e.
+    ``diagonal`` and ``cells``: blocks of the inverse for the factors after e.
     """
     found = [jnp.zeros_like(block) for block in own.coupling]
     for i, updates in enumerate(step.among_later):
         mine = own.coupling[i]
-        # One level of a factor that is eliminated, too, meets each level of this one.
+        # Each level of this factor meets one level of a later factor that is also eliminated.
         among = diagonal[i][:, :, step.cells[i].second]
         found[i] += jnp.einsum("asc,stc->atc", mine, among)
         for j, update in enumerate(updates):
@@ -233,7 +236,7 @@ def _times_later(
 def _times_rest(
     own: Eliminated, step: Step, plan: Elimination, e: int, rest: Float[Array, "m m"]
 ) -> list[Float[Array, "r s c"]]:
-    """The part of the dense rest."""
+    """Return the part of the sum that comes from the dense rest."""
     if step.among_rest is None:
         whole = schur.whole(plan, e, plan.first_rest, own) @ rest
         return [_at_cells(whole, plan, e, f) for f in plan.rest]
@@ -241,7 +244,7 @@ def _times_rest(
     values, _, column = schur.entries(plan, e, own)
     between = rest.ravel()[update.target]
     number = values.shape[1]
-    # Pairs are stated once, so that both ends take part; a pair of one entry is taken off again.
+    # Each pair is listed once, so both ends contribute; an entry paired with itself counts once.
     summed = schur.sums(between * values[:, update.right], update.left, number)
     summed += schur.sums(between * values[:, update.left], update.right, number)
     summed -= jnp.diagonal(rest)[column] * values
@@ -257,7 +260,7 @@ def _times_rest(
 def _at_cells(
     whole: Float[Array, "k r m"], plan: Elimination, e: int, f: int
 ) -> Float[Array, "r s c"]:
-    """Of a product with all columns, those of the cells with factor f."""
+    """Return the columns of a product that belong to the cells with factor f."""
     k, r, _ = whole.shape
     offset, where = plan.offsets[f - plan.first_rest], plan.steps[e].cells[f - e - 1]
     columns = whole[:, :, offset : offset + plan.columns[f]]
@@ -270,7 +273,7 @@ def _at_cells(
 def _own_blocks(
     rest: Float[Array, "m m"] | None, plan: Elimination, f: int
 ) -> Float[Array, "r r k"]:
-    """Of every level of a factor of the rest with itself."""
+    """Return the block of each level with itself, for a factor of the rest."""
     level = jnp.arange(plan.levels[f])
     return _blocks(rest, plan, (f, f), (level, level))
 
