@@ -2,8 +2,8 @@
 
     python -m benchmarks.measured_page
 
-The sentences are in ``measured.md``; every number in them is computed here, from a file in
-``benchmarks/results``. What has no rows is not on the page.
+The sentences are in ``measured.md``; every number in them is computed here from a file in
+``benchmarks/results``. Whatever has no rows is not on the page.
 """
 
 import json
@@ -70,7 +70,7 @@ def references() -> Row:
         when=when(held["about"]),
         references=len({row["case"] for row in rows}),
         seeds=len({row["seed"] for row in rows}),
-        table=markdown((*head, "sd ratios", "effects right, least"), lines),
+        table=markdown((*head, "sd ratios", "effects right, smallest share"), lines),
     )
 
 
@@ -321,7 +321,7 @@ def factors() -> Row:
         "first, s",
         "second, s",
         "processor, s",
-        "GPBoost's",
+        "GPBoost, processor s",
         "peak, GB",
         "se",
     )

@@ -1,4 +1,4 @@
-"""What the page of measurements says about responses, from the rows of two benchmarks."""
+"""The tables about responses on the page of measurements, from the rows of two benchmarks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ HEAD = (
 
 
 def peers(rows: Sequence[Row]) -> str:
-    """Default fits beside R and NUTS, one line per case."""
+    """Default fits compared with R and NUTS, one line per case."""
     known = {row["case"]: row for row in rows}
     lines = []
     for case, name in NAMES.items():
@@ -55,8 +55,15 @@ def peers(rows: Sequence[Row]) -> str:
 
 
 def deep(rows: Sequence[Row]) -> str:
-    """Networks beside the truth."""
-    head = ("response", "log score", "that of the truth", "below it", "status", "CPU seconds")
+    """Networks compared with the truth."""
+    head = (
+        "response",
+        "log score",
+        "log score of the truth",
+        "difference",
+        "status",
+        "CPU seconds",
+    )
     return markdown(
         head,
         [

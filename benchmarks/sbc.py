@@ -3,16 +3,16 @@
 Run: python -m benchmarks.sbc [--only NAME] [--replications 200] [--processes 2] [--report]
 
 Parameters are drawn from the prior, data from the model, and the posterior is fitted with that
-very prior and no other setting. If it is right the rank of a true value among posterior draws
+very prior and no other settings. If it is right, the rank of a true value among posterior draws
 is uniform, whatever the model: for every coefficient, the noise, the effects' sds and
 correlations, one group's effects and the log likelihood. ``rank_bands`` says how far from uniform
-ranks may look. All replications of a model share groups and design, so that programs compile
-once. Data that cannot be fitted (one class only or one of four missing, counts that are all zero or
-above a million) are drawn again: a condition on the data alone leaves posteriors calibrated.
+ranks may look. All replications of a model share groups and design, so that programs are compiled
+once. Data that cannot be fitted (a class that is missing, counts that are all zero or above a
+million) are drawn again: a condition on the data alone leaves posteriors calibrated.
 
-A replication is a line of ``results/sbc.jsonl``; those that are there are not run again, so that a
-run may be interrupted (``--fresh`` begins again). ``--report`` writes ``docs/calibration.md`` and
-its picture from the lines.
+A replication is a line of ``results/sbc.jsonl``. Lines that exist are not run again, so a run may
+be interrupted (``--fresh`` starts over). ``--report`` writes ``docs/calibration.md`` and its
+picture from the lines; without ``--replications`` it runs nothing.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import multiprocessing
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.responses import RESPONSES
 
 ROWS = Path(__file__).parent / "results" / "sbc.jsonl"
-DRAWS = 399
+DRAWS, REPLICATIONS = 399, 200
 
 EFFECTS = HuangWand(df=2.0, scale=0.7)
 PRIORS = Priors(coef_sd=1.0, noise=HalfT(df=3.0, scale=0.7), effects=EFFECTS)
@@ -302,11 +302,21 @@ def work(path: Path, chosen: Sequence[str], replications: int, share: int, share
             )
 
 
+def summaries(path: Path, chosen: Collection[str]) -> list[sbc_page.Result]:
+    """The ranks of the chosen models, as far as there are lines."""
+    found = load(path)
+    return [
+        sbc_page.summarise(cell.name, cell.words, names(cell), found[cell.name], DRAWS)
+        for cell in CELLS
+        if cell.name in chosen and found[cell.name]
+    ]
+
+
 def main() -> int:
-    """Run what is missing, then say how it stands; exit code 1 if ranks are not uniform."""
+    """Run what is missing and print the table; exit code 1 if ranks are not uniform."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="the models whose name contains this")
-    parser.add_argument("--replications", type=int, default=200)
+    parser.add_argument("--replications", type=int, help="200 if --report is not given, else none")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rows", type=Path, default=ROWS, help="where the lines are")
     parser.add_argument("--fresh", action="store_true", help="forget the lines of these models")
@@ -316,24 +326,21 @@ def main() -> int:
     if given.fresh:
         others = [row for n, rows in load(given.rows).items() if n not in chosen for row in rows]
         given.rows.write_text("".join(json.dumps(row) + "\n" for row in others))
-    append(given.rows, {"about": about(), "models": chosen, "replications": given.replications})
+    wanted = given.replications
+    if wanted is None:
+        wanted = 0 if given.report else REPLICATIONS
+    if wanted:
+        append(given.rows, {"about": about(), "models": chosen, "replications": wanted})
     context = multiprocessing.get_context("spawn")
     jobs = [
-        context.Process(
-            target=work, args=(given.rows, chosen, given.replications, share, given.processes)
-        )
-        for share in range(given.processes)
+        context.Process(target=work, args=(given.rows, chosen, wanted, share, given.processes))
+        for share in range(given.processes if wanted else 0)
     ]
     for job in jobs:
         job.start()
     for job in jobs:
         job.join()
-    found = load(given.rows)
-    results = [
-        sbc_page.summarise(cell.name, cell.words, names(cell), found[cell.name], DRAWS)
-        for cell in CELLS
-        if cell.name in chosen and found[cell.name]
-    ]
+    results = summaries(given.rows, chosen)
     print(sbc_page.table(results))
     if given.report:
         sbc_page.write(results)

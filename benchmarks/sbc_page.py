@@ -12,6 +12,7 @@ from benchmarks.rank_bands import Band, band, counts_below, holm, p_value
 from nghvi.storage.file import replaced
 
 DOCS = Path(__file__).parent.parent / "docs"
+PLACE = DOCS / "calibration.md"
 LEVEL = 0.95
 LARGEST = 10.0
 """Posterior sds beyond which a truth lies as far as this."""
@@ -94,8 +95,8 @@ HEAD = (
     "outside the model's band",
     "smallest p, after Holm",
     "not converged",
-    "mean z²",
-    "of those not converged",
+    "mean z², converged",
+    "mean z², not converged",
     "k-hat > 0.7",
     "median s",
 )
@@ -131,9 +132,9 @@ def overall(results: Sequence[Result]) -> str:
     outside = sum(len(result.outside(result.own)) for result in results)
     expected = sum((1 - r.own.probability) * len(r.quantities) for r in results)
     return (
-        f"Of {len(adjusted)} quantities {outside} leave the 95 % band for one quantity; "
-        f"{expected:.1f} would by chance if every posterior were exact. As one family the smallest "
-        f"p-value after Holm is {adjusted.min():.2g}."
+        f"{outside} of {len(adjusted)} quantities leave the 95 % band for one quantity; if every "
+        f"posterior were exact, {expected:.1f} would do so by chance. Over all quantities "
+        f"together, the smallest p-value after Holm's correction is {adjusted.min():.2g}."
     )
 
 
@@ -149,29 +150,31 @@ def power(replications: int, scale: float, shift: float, sets: int = 400) -> flo
 
 PAGE = """# Calibration by simulation
 
-Written by `python -m benchmarks.sbc --report` from `benchmarks/results/sbc.jsonl` (commit
-{commits}).
+Do posteriors contain the truth as often as they should? To find out, parameters are drawn from the
+prior and data from the model, and the posterior is fitted with that prior and default settings. If
+the posterior is right, the rank of the true value among posterior draws is uniform, and the mean of
+z² = ((truth - posterior mean) / posterior sd)² is 1. The ranked quantities are all coefficients,
+the response's own parameters (noise, spread, cutpoints), the effects' sds and correlations, the
+first group's effects, and the log likelihood at the truth.
 
-Parameters are drawn from the prior, data from the model, and the posterior is fitted with that
-prior and default settings. If it is right, the rank of the true value among posterior draws is
-uniform, and the mean of z² = ((truth - posterior mean) / posterior sd)² is 1. Ranked are every
-coefficient, the response's own parameters (noise, spread, cutpoints), the effects' sds and
-correlations, the first group's effects, and the log likelihood at the truth.
+`python -m benchmarks.sbc --report` writes this page from `benchmarks/results/sbc.jsonl` (commits
+{commits}).
 
 {table}
 
 {overall}
 
-![Empirical distribution functions of ranks less the uniform one](figures/sbc.png)
+![Empirical distribution functions of ranks minus the uniform one](figures/sbc.png)
 
-Each line is a quantity. Dark: where the line of one quantity stays, at all places at once, in 95 %
-of repetitions. Light: where all lines of the panel stay in at least 95 % (Bonferroni). The bands
-(Säilynoja, Bürkner and Vehtari, 2022) are exact for the number of fits: counts of ranks are a
-Markov chain, so that the probability of staying inside is a product of matrices.
+Each line is one quantity. If posteriors are exact, a line stays inside the dark band everywhere
+with probability 95 %, and all lines of a panel stay inside the light band with probability 95 % or
+more (Bonferroni). The bands (Säilynoja, Bürkner and Vehtari, 2022) are exact for the number of
+fits: the counts of ranks are a Markov chain, so the probability of staying inside is a product of
+matrices.
 
-What {replications} fits can see: posterior sds that are too small by a factor of 0.7, 0.8 and 0.9
-leave the dark band with a chance of {narrow}; means that are off by 0.1, 0.2 and 0.3 posterior sd
-with a chance of {shifted}.
+What {replications} fits can detect: posterior sds that are too small by a factor of 0.7, 0.8 or 0.9
+leave the dark band with probability {narrow}; means that are off by 0.1, 0.2 or 0.3 posterior sds
+do so with probability {shifted}.
 
 {converged}
 """
@@ -182,14 +185,14 @@ def converged_sentence(results: Sequence[Result]) -> str:
     fits = sum(r.replications for r in results)
     bad = [r for r in results if r.not_converged]
     lost = sum(r.not_converged for r in bad)
-    said = f"{lost} of {fits} fits ({100 * lost / fits:.1f} %) were not called converged."
+    said = f"{lost} of {fits} fits ({100 * lost / fits:.1f} %) did not get the verdict converged."
     if not lost:
         return said
     good = np.array([r.square[0] for r in results])
     weight = np.array([r.replications - r.not_converged for r in results])
     kept = float(np.nansum(weight * good) / weight[np.isfinite(good)].sum())
     other = sum(r.not_converged * r.square[1] for r in bad) / lost
-    return said + f" Their mean z² is {other:.2f}, that of the others {kept:.2f}."
+    return said + f" Their mean z² is {other:.2f}; that of the others is {kept:.2f}."
 
 
 def _chances(values: Sequence[float]) -> str:
@@ -236,7 +239,7 @@ def draw(results: Sequence[Result]) -> bytes:
             ax.legend(fontsize=6, frameon=False)
     figure = axes[0].figure
     figure.supxlabel("rank of the truth among posterior draws / 400", fontsize=8)
-    figure.supylabel("ECDF of ranks less uniform", fontsize=8)
+    figure.supylabel("ECDF of ranks minus uniform", fontsize=8)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=130, metadata={"Software": None})
     plt.close(figure)
@@ -247,5 +250,5 @@ def write(results: Sequence[Result]) -> None:
     """The page and its picture."""
     with replaced(DOCS / "figures" / "sbc.png") as file:
         file.write(draw(results))
-    with replaced(DOCS / "calibration.md") as file:
+    with replaced(PLACE) as file:
         file.write(page(results).encode())

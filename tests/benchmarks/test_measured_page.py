@@ -21,7 +21,7 @@ def test_a_changed_row_changes_the_page(monkeypatch):
 
     monkeypatch.setattr(measured_page, "read", read)
     page = measured_page.page()
-    assert "47 of 48 default fits converge; means are within 7.000 (linear)" in page
+    assert "47 of 48 default fits converge, and their means are within 7.000 (linear)" in page
     assert page != measured_page.PAGE.read_text()
 
 
