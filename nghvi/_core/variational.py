@@ -79,8 +79,8 @@ class Variational(eqx.Module):
     ) -> tuple[Self, SolveInfo]:
         """Solve (F + damping diag F) x = gradient without forming F.
 
-        ``fisher``: which Fisher information F is, "exact" or "paper"; ``options``: when the solver
-        stops.
+        ``fisher``: which Fisher information F is, "exact" or as "printed" in the paper;
+        ``options``: when the solver stops.
         """
         raise InputError(
             f"{type(self).__name__} has no natural gradient: use method='auto' or a rule of "

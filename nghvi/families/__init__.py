@@ -1,4 +1,4 @@
-"""Variational families for the global parameters: one small file each."""
+"""Variational families for the global parameters: each has a small file of its own."""
 
 from nghvi._core.errors import InputError
 from nghvi._core.variational import Variational as Variational
@@ -15,7 +15,7 @@ FAMILIES: dict[str, Family] = {
     "factor": Factor(),
     "multivariate-t": MultivariateT(),
 }
-"""What the names mean that may be given as ``family=``."""
+"""The families that ``family=`` accepts by name."""
 
 
 def family_of(rank: int | str) -> str | Family:

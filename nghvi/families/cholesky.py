@@ -1,8 +1,8 @@
 """Gaussian with full covariance: q = N(mean, C C'), C lower triangular.
 
 The Fisher metric at C of a tangent dC = C M is ``sum_{i>j} M_ij^2 + 2 sum_i M_ii^2``, so the
-natural gradient is closed form (Tan 2025): ``mean: C C' g``, ``C: C dbar(C' G)`` with
-``dbar(H) = tril(H) - diag(H) / 2``. Nothing is solved and nothing is damped.
+natural gradient has a closed form (Tan 2025): ``mean: C C' g``, ``C: C dbar(C' G)`` with
+``dbar(H) = tril(H) - diag(H) / 2``. No system has to be solved, and no damping is needed.
 
 The retraction moves the precision: with ``M = C^-1 dC`` the new precision in whitened units is
 ``I - (M + M')``, eigenvalues clipped. One step of length 1 then lands exactly on a Gaussian
@@ -22,11 +22,11 @@ from nghvi._linalg.lowrank import pack_lower, unpack_lower
 from nghvi._typing import Scalar
 
 LARGEST_SCALING = 4.0
-"""One step may change a precision by at most this factor."""
+"""Factor by which one step may change a precision at most."""
 
 
 class WithTriangularScale(Variational):
-    """Location and a scale matrix C C', the free entries of C packed row by row."""
+    """A family with a location and a scale matrix C C'; the free entries of C are packed by row."""
 
     mean: Float[Array, " m"]
     packed_factor: Float[Array, " free"]
@@ -46,11 +46,11 @@ class WithTriangularScale(Variational):
 
 
 class CholeskyGaussian(WithTriangularScale):
-    """N(mean, C C')."""
+    """The Gaussian N(mean, C C')."""
 
     @staticmethod
     def from_covariance_factor(mean: Array, factor: Array) -> "CholeskyGaussian":
-        """From any square root of the covariance, triangular or not."""
+        """Return the Gaussian with this mean and any square root of its covariance."""
         triangular = jnp.linalg.qr(factor.T, mode="r").T
         signs = jnp.where(jnp.diagonal(triangular) < 0, -1.0, 1.0)
         return CholeskyGaussian(mean, pack_lower(triangular * signs))
@@ -71,7 +71,7 @@ class CholeskyGaussian(WithTriangularScale):
     def pull_back(self, noise: Float[Array, "s e"], score: Float[Array, "s m"]) -> Self:
         factor = self.factor
         whitened = (factor.T @ score.T) @ noise / noise.shape[0]
-        # Its expectation, C' E[hessian] C, is symmetric: averaging both halves is free precision.
+        # Its expectation, C' E[hessian] C, is symmetric, so averaging both halves reduces noise.
         symmetric = 0.5 * (whitened + whitened.T)
         gradient = solve_triangular(factor, symmetric, lower=True, trans=1)
         return type(self)(jnp.mean(score, axis=0), pack_lower(gradient))
@@ -80,7 +80,7 @@ class CholeskyGaussian(WithTriangularScale):
         self, gradient: Self, damping: float, fisher: str, options: SolveOptions
     ) -> tuple[Self, SolveInfo]:
         factor = self.factor
-        # Damping by delta F instead of delta diag F keeps the closed form: a shorter step.
+        # Damping by delta F instead of delta diag F keeps the closed form: it shortens the step.
         shorten = 1 / (1 + damping)
         mean = factor @ (factor.T @ gradient.mean)
         tangent = factor @ _half_lower(factor.T @ gradient.factor)
@@ -91,8 +91,8 @@ class CholeskyGaussian(WithTriangularScale):
         tangent = solve_triangular(factor, update.factor, lower=True)
         eigenvalues, vectors = jnp.linalg.eigh(tangent + tangent.T)
         precision = jnp.clip(1 - eigenvalues, 1 / LARGEST_SCALING, LARGEST_SCALING)
-        # The mean moves by the new covariance times the gradient, the old one's eigenvectors
-        # rescaled; with the old covariance it would miss a Gaussian target's mean.
+        # The mean moves by the new covariance, whose eigenvectors are those of the old one
+        # rescaled, times the gradient; with the old one it would miss a Gaussian target's mean.
         step = solve_triangular(factor, update.mean, lower=True)
         step = vectors @ ((vectors.T @ step) / precision)
         longest = max(1.0, np.sqrt(self.dim) / 2)
@@ -119,5 +119,5 @@ class CholeskyGaussian(WithTriangularScale):
 
 
 def _half_lower(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
-    """tril(matrix) with its diagonal halved."""
+    """Return tril(matrix) with its diagonal halved."""
     return jnp.tril(matrix) - 0.5 * jnp.diag(jnp.diagonal(matrix))

@@ -7,7 +7,7 @@ With ``P = (B B' + D^2)^-1``, ``C = P B`` and ``A = B' P B`` the Fisher informat
     B, d block   2 d_j P_ij C_ja
     d block      2 d_i d_j P_ij^2
 
-Products with it cost O(m p^2); no array larger than m x p is made.
+Products with it cost O(m p^2), and no array larger than m x p is formed.
 
 A full step ``F x = g`` changes the covariance by ``dS`` with ``K = P dS P``, ``K B = g_B`` and
 ``d o diag K = g_d``: these are the equations of the B and the d block. The changes of the
@@ -17,10 +17,10 @@ marginal variances need nothing else of ``K``, so no system is solved::
             = diag(B (B' g_B) B') + 2 d^2 o diag(B g_B') + d^3 o g_d
 
 ``g_B`` lacks the entries above the diagonal, which are not free. ``B`` is zero there, so the
-second term does not miss them, and the first follows from the lower triangle of ``B' g_B``,
-which does not either: ``B' K B`` is symmetric.
+second term does not need them. Neither does the first, which follows from the lower triangle of
+``B' g_B`` because ``B' K B`` is symmetric.
 
-Where the posterior is N(mean, Sigma), the ELBO optimum minimises ``(tr(Sigma^-1 S) - log|S|) / 2``
+If the posterior is N(mean, Sigma), the ELBO optimum minimises ``(tr(Sigma^-1 S) - log|S|) / 2``
 over ``S = B B' + D^2``, which needs no gradient of the model (:func:`project`).
 """
 
@@ -51,10 +51,11 @@ from nghvi.families.cholesky import CholeskyGaussian
 from nghvi.families.family import Family
 
 FISHER = ("exact", "printed")
+"""Choices of the Fisher information: the exact one, and the one printed in the paper."""
 
 
 class FactorGaussian(Variational):
-    """N(mean, B B' + diag(scale)^2); B is stored as the free entries of a lower trapezoid.
+    """The Gaussian N(mean, B B' + diag(scale)^2), B packed as the entries of a lower trapezoid.
 
     ``signed_scale`` lets an update carry ``scale`` through zero, as the published rules do;
     otherwise the update is multiplicative and the scale keeps its sign.
@@ -75,7 +76,7 @@ class FactorGaussian(Variational):
         *,
         signed_scale: bool = False,
     ) -> "FactorGaussian":
-        """Start with every free loading equal to ``loading``: F is singular at zero columns."""
+        """Return a start with all free loadings equal to ``loading``, since F is singular at 0."""
         dense = jnp.broadcast_to(jnp.asarray(loading, mean.dtype), (mean.size, rank))
         return FactorGaussian(mean, pack_lower(dense), scale, rank, signed_scale)
 
@@ -150,7 +151,7 @@ class FactorGaussian(Variational):
         return self.loadings @ self.loadings.T + jnp.diag(self.scale**2)
 
     def fisher_product(self, tangent: Self, fisher: str = "exact") -> Self:
-        """F times a tangent vector, undamped."""
+        """Return F times a tangent vector, without damping."""
         precision = factor_precision(self.loadings, self.scale)
         loadings, scale = self._fisher_product(
             precision, fisher, (tangent.packed_loadings, tangent.scale)
@@ -171,8 +172,8 @@ class FactorGaussian(Variational):
         )
         tangent = unpack_lower(x[0], self.dim, self.rank)
         v = self.scale * x[1]
-        # P X and P (v o C), and W W' (v o W) for (P o P) v, which with P = diag(s) - W W' needs
-        # nothing m x m. Side by side they are two products instead of six.
+        # P X and P (v o C), and W W' (v o W) for (P o P) v, which with P = diag(s) - W W' needs no
+        # m x m array. Side by side they take two products instead of six.
         beside = jnp.concatenate([tangent, v[:, None] * c, v[:, None] * w], axis=1)
         inner = w @ (w.T @ beside)
         direct = s[:, None] * beside[:, : 2 * self.rank]
@@ -193,7 +194,7 @@ class FactorGaussian(Variational):
 
 
 def _solve_mean_block(precision: FactorPrecision, right: Array, damping: float) -> Array:
-    """(P + damping diag P)^-1 right, in closed form."""
+    """Return (P + damping diag P)^-1 right, in closed form."""
     w = precision.root
     n = (1 + damping) * precision.inverse_variance - damping * jnp.sum(w**2, axis=1)
     scaled = w / n[:, None]
@@ -202,12 +203,12 @@ def _solve_mean_block(precision: FactorPrecision, right: Array, damping: float) 
 
 
 def factor_size(dim: int, rank: int) -> int:
-    """Number of free parameters of the family."""
+    """Return the number of free parameters of the family."""
     return 2 * dim + packed_size(dim, rank)
 
 
 def project(q: CholeskyGaussian, rank: int) -> FactorGaussian:
-    """The closest Gaussian with so many factors, from a principal component start."""
+    """Return the Gaussian with ``rank`` factors that is closest to q, starting from components."""
     sd = np.asarray(q.standard_deviation())
     correlation = np.asarray(q.covariance()) / np.outer(sd, sd)
     m = sd.size
@@ -227,7 +228,7 @@ def project(q: CholeskyGaussian, rank: int) -> FactorGaussian:
 
     values, vectors = np.linalg.eigh(correlation)
     leading = vectors[:, m - rank :] * np.sqrt(np.maximum(values[m - rank :] - values[0], 1e-4))
-    # A rotation to lower trapezoidal form leaves B B' alone.
+    # A rotation to lower trapezoidal form leaves B B' unchanged.
     rotation = np.linalg.qr(leading[:rank].T)[0] if rank else np.zeros((0, 0))
     loadings = leading @ rotation
     unique = np.maximum(1 - np.sum(loadings**2, axis=1), 0.05)
@@ -246,7 +247,7 @@ def project(q: CholeskyGaussian, rank: int) -> FactorGaussian:
 
 @dataclasses.dataclass(frozen=True)
 class Factor(Family):
-    """Gaussians with ``rank`` factors beside a diagonal: for networks, or to save memory."""
+    """Gaussians with ``rank`` factors plus a diagonal, for networks or to save memory."""
 
     member = FactorGaussian
     gaussian = True

@@ -1,4 +1,4 @@
-"""What is passed as ``family=``: how a variational distribution of some kind begins."""
+"""What is passed as ``family=``: a kind of variational distribution, and where it starts."""
 
 import abc
 import dataclasses
@@ -16,21 +16,21 @@ class Family(abc.ABC):
 
     member: ClassVar[type[Variational]]
     gaussian: ClassVar[bool] = False
-    """Whether the member :meth:`closest` to the best Gaussian of all is taken for the best one.
+    """Whether the member :meth:`closest` to the best full Gaussian is taken to be the optimum.
 
-    Otherwise steps in the family itself begin there.
+    Otherwise steps in the family itself start from there.
     """
 
     @abc.abstractmethod
     def at(self, centre: Float[Array, " m"], scale: Float[Array, " m"]) -> Variational:
-        """A member with this centre and these sds, or nearly so, to begin with."""
+        """Return a member to start from, with about this centre and these sds."""
 
     def closest(self, q: CholeskyGaussian) -> Variational | None:
-        """The member that minimises KL(member || q), or about so; None where that is not known."""
+        """Return the member that about minimises KL(member || q); None if that is not known."""
         return None
 
     def near(self, q: CholeskyGaussian) -> Variational:
-        """Where steps begin that have ``q`` to go by."""
+        """Return the member from which steps start, given the best Gaussian ``q``."""
         found = self.closest(q)
         return self.at(q.mean, q.standard_deviation()) if found is None else found
 

@@ -1,14 +1,15 @@
-"""Multivariate Student-t: heavier tails than a Gaussian's, by degrees of freedom that are learnt.
+"""Multivariate Student-t: tails heavier than a Gaussian's, with learnt degrees of freedom.
 
     theta = mean + C z / sqrt(w),    z ~ N(0, I),    w ~ chi2(nu) / nu,
 
-C lower triangular, one w for all coordinates. The Gaussian is the limit of many degrees, so the
-best t has at least its ELBO; it has more where tails are heavy, as after a variance has been
-integrated out. w is the quantile of its distribution at Phi(noise), which moves smoothly with nu:
-by ``P(nu / 2, nu w / 2) = u``, with P the regularised incomplete gamma function.
+where C is lower triangular and all coordinates share one w. The Gaussian is the limit of many
+degrees, so the best t has at least its ELBO; it has more if tails are heavy, as they are after a
+variance has been integrated out. w is the quantile of its distribution at Phi(noise), which moves
+smoothly with nu: it solves ``P(nu / 2, nu w / 2) = u`` with P the regularised incomplete gamma
+function.
 
-There is no closed natural gradient of all three parts, so steps follow the gradient in posterior
-sds, and a verdict says "settled".
+The natural gradient of all three parts has no closed form, so steps follow the gradient in
+posterior sds, and a verdict says "settled".
 """
 
 import dataclasses
@@ -28,13 +29,13 @@ from nghvi.families.cholesky import CholeskyGaussian, WithTriangularScale
 from nghvi.families.family import Family
 
 FEWEST, MOST = 2.05, 200.0
-"""Degrees of freedom: sds exist above 2, and with 200 nothing tells a t from a Gaussian."""
+"""Bounds on the degrees of freedom: sds exist above 2, and with 200 a t is as good as Gaussian."""
 NEWTON_STEPS = 5
-"""To the last digit, for all degrees and any noise that is ever drawn."""
+"""Newton steps that give all digits, for all degrees and any noise that is ever drawn."""
 
 
 class CholeskyT(WithTriangularScale):
-    """t with location ``mean``, scale matrix C C' and 2 + exp(log_excess) degrees of freedom."""
+    """The t with location ``mean``, scale matrix C C' and 2 + exp(log_excess) degrees."""
 
     log_excess: Scalar
 
@@ -44,7 +45,7 @@ class CholeskyT(WithTriangularScale):
 
     @property
     def degrees(self) -> Scalar:
-        """nu."""
+        """Degrees of freedom nu."""
         return 2 + jnp.exp(self.log_excess)
 
     def transport(self, noise: Float[Array, " e"]) -> Float[Array, " m"]:
@@ -84,7 +85,7 @@ class CholeskyT(WithTriangularScale):
 
 @dataclasses.dataclass(frozen=True)
 class MultivariateT(Family):
-    """A full covariance t, for posteriors with heavy tails; ``degrees``: those it begins with."""
+    """t distributions with full covariance, for heavy tails; they start with ``degrees``."""
 
     member = CholeskyT
     degrees: float = 10.0
@@ -93,7 +94,7 @@ class MultivariateT(Family):
         return self._with_covariance(centre, jnp.diag(scale))
 
     def closest(self, q: CholeskyGaussian) -> CholeskyT:
-        # Of given degrees: the one with the same covariance minimises the divergence to q.
+        # Given the degrees, the member with the same covariance minimises the divergence to q.
         return self._with_covariance(q.mean, q.factor)
 
     def _with_covariance(self, centre: Array, factor: Array) -> CholeskyT:
@@ -104,12 +105,12 @@ class MultivariateT(Family):
 
 @jax.custom_jvp
 def _gamma(shape: Scalar, noise: Scalar) -> Scalar:
-    """The quantile of Gamma(shape, 1) at Phi(noise), by Newton's method for the nearer tail.
+    """Return the quantile of Gamma(shape, 1) at Phi(noise), by Newton's method in the nearer tail.
 
     The logarithm of a tail is concave in log x, so no step goes astray.
     """
     log_tail = log_ndtr(-jnp.abs(noise))
-    # Wilson and Hilferty's cube, and the density's first term where that is not a number.
+    # Wilson and Hilferty's cube, or the first term of the density where the cube fails.
     root = 1 - 1 / (9 * shape) + noise / (3 * jnp.sqrt(shape))
     cube = jnp.log(shape) + 3 * jnp.log(jnp.maximum(root, 0.3))
     begin = jnp.where(root > 0.3, cube, (log_tail + gammaln(shape + 1)) / shape)

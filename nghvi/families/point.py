@@ -1,7 +1,7 @@
 """A point: the limit of a Gaussian without spread.
 
-With it the algorithm climbs to a mode of p(theta | y): the place where a network's Gaussian
-starts. Its log density is 0 by convention, so that the noisy ELBO is log p(y, theta).
+With it the algorithm climbs to a mode of p(theta | y), where the Gaussian of a network starts. Its
+log density is 0 by convention, so that the noisy ELBO is log p(y, theta).
 """
 
 from typing import Self
@@ -15,7 +15,7 @@ from nghvi._typing import Scalar
 
 
 class Point(Variational):
-    """All mass at ``mean``."""
+    """The distribution with all its mass at ``mean``."""
 
     mean: Float[Array, " m"]
 

@@ -1,4 +1,4 @@
-"""Response distributions: one small file each and one line here."""
+"""Response distributions: each has a small file of its own and one line here."""
 
 from nghvi._core.response import Response as Response
 from nghvi.responses.beta import Beta as Beta
@@ -44,3 +44,4 @@ RESPONSES: dict[str, type[Response]] = {
     "tobit": TobitResponse,
     "interval": Interval,
 }
+"""The responses that can be chosen by name."""

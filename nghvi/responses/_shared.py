@@ -1,16 +1,16 @@
-"""What several responses share: sums of probabilities, a spread, the log link, numbers of trials.
+"""What several responses share: sums of probabilities, a spread, the log link, trials.
 
-**Sums.** The distribution function of whole numbers from 0 is a sum of probabilities, each made
-from the one before where numbers and means are moderate: a fiftieth of the time of the incomplete
-functions, or less.
+**Sums.** The distribution function of whole numbers from 0 is a sum of probabilities. If numbers
+and means are moderate, each is computed from the one before, which takes a fiftieth or less of the
+time of the incomplete gamma and beta functions.
 
-**Spread.** A parameter of a response's own, s > 0, such as 1 / sqrt(size), near half-normal. s = 0
-is the edge at which the response is a simpler one, and data may not tell a small s from it. Theta
-therefore holds the coordinate of :mod:`nghvi._core.near_zero`, as for sds of effects.
+**Spread.** A parameter s > 0 of the response, such as 1 / sqrt(size), with a half-normal prior. At
+s = 0 the response becomes a simpler one, and data may not distinguish a small s from 0. Theta
+therefore holds the coordinate of :mod:`nghvi._core.near_zero`, as it does for sds of effects.
 
-**Log link.** E[y] = exp(eta), so coefficients are logs of ratios.
+**Log link.** E[y] = exp(eta), so coefficients are logarithms of ratios.
 
-**Trials.** Successes of a known number of them, whatever their distribution.
+**Trials.** Successes among a known number of trials, whatever their distribution.
 """
 
 import abc
@@ -30,23 +30,23 @@ from nghvi._typing import Scalar
 from nghvi.priors import Priors
 
 MODERATE_COUNT, SMALLEST_FIRST = 2000, 1e-290
-"""Up to that count, and with no smaller P(Y = 0), probabilities are summed."""
+"""Largest count, and smallest P(Y = 0), for which probabilities are summed."""
 
 
 class Summed(Response):
-    """What y = 0, 1, 2, ... needs for its distribution function."""
+    """A response y = 0, 1, 2, ... whose distribution function is a sum of probabilities."""
 
     @abc.abstractmethod
     def log_none(self, eta: Array, dispersion: Array) -> Array:
-        """log p(0)."""
+        """Return log p(0)."""
 
     @abc.abstractmethod
     def growth(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        """p(y + 1) / p(y)."""
+        """Return p(y + 1) / p(y)."""
 
     @abc.abstractmethod
     def distant_cdf(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        """P(Y <= y) for whole numbers y >= 0 of any size."""
+        """Return P(Y <= y) for whole numbers y >= 0 of any size."""
 
     def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
         last, eta = jnp.broadcast_arrays(jnp.floor(y), location)
@@ -69,8 +69,9 @@ class Summed(Response):
 
 
 FIRST = 0.3
-"""s to begin with."""
+"""The spread from which a fit starts."""
 LEAST_UNIT = 2.0**-20
+"""Lower bound on the unit of a spread."""
 
 
 class WithSpread(Response):
@@ -78,16 +79,16 @@ class WithSpread(Response):
 
     prior_scale: float = eqx.field(static=True, default=1.0, kw_only=True)
     unit: float = eqx.field(static=True, default=0.125, kw_only=True)
-    """c: spreads that data begin to tell from zero."""
+    """The unit c of s: spreads below it are hardly distinguishable from zero."""
     spread_name: ClassVar[str]
-    """What s is, such as "1/sqrt(size)"."""
+    """The name under which s is reported, such as "1/sqrt(size)"."""
 
     @property
     def dispersion_names(self) -> tuple[str, ...]:
         return ("spread",)
 
     def information(self, y: np.ndarray) -> float:
-        """That of y on s^2 at s = 0; infinite where s = 0 would leave no noise at all."""
+        """Return the information in y on s^2 at s = 0; infinite if s = 0 would mean no noise."""
         return np.inf
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
@@ -98,7 +99,7 @@ class WithSpread(Response):
         return dataclasses.replace(found, unit=float(unit))
 
     def spread(self, dispersion: Array) -> Array:
-        """s; the last axis of ``dispersion`` begins with its coordinate."""
+        """Return s, whose coordinate is the first entry of the last axis of ``dispersion``."""
         return self.unit * jnp.exp(near_zero.log_in_units(dispersion[..., 0]))
 
     def log_prior(self, dispersion: Array, priors: Priors) -> Scalar:
@@ -124,8 +125,9 @@ class WithSpread(Response):
 
 
 LARGEST = 700.0
-"""The largest eta whose exponential is used, so that it stays finite."""
+"""Largest eta that is exponentiated as it is, so that the result stays finite."""
 LARGEST_COUNT = 1e9
+"""Counts from here on are refused, as codes for missing values or as measurements."""
 
 
 class LogLink(Response):
@@ -134,7 +136,7 @@ class LogLink(Response):
     link: ClassVar[str] = "log"
     ratio: ClassVar[str | None] = "rate ratio"
     level: int = eqx.field(static=True, default=0)
-    """About where eta is; a whole number, so that similar data share compiled programs."""
+    """A typical eta, as a whole number, so that similar data share compiled programs."""
 
     @property
     def typical_predictor(self) -> float:
@@ -145,7 +147,7 @@ class LogLink(Response):
         return dataclasses.replace(self, level=level)
 
     def rate(self, eta: Array) -> Array:
-        """exp(eta), kept finite."""
+        """Return exp(eta), kept finite."""
         return jnp.exp(jnp.minimum(eta, LARGEST))
 
     def mean(self, eta: Array, dispersion: Array) -> Array:
@@ -190,23 +192,24 @@ class Counts(Summed, LogLink):
         super().check(y, column)
         if not y.any():
             raise ResponseError(
-                f"every count in {column} is 0: no rate is small enough for them; give data in "
+                f"every count in {column} is 0: no positive rate describes that; give data in "
                 "which the event happened."
             )
         if (large := y >= LARGEST_COUNT).any():
             raise ResponseError(
                 f"{column} holds {offenders(y, large)}: if that stands for a missing count, drop "
-                "these rows; counts that large are measurements, response='gaussian' of their log."
+                "these rows; counts that large are measurements: use response='gaussian' and their "
+                "logarithm."
             )
 
 
 class OfTrials(Summed):
-    """Successes; one trial per row where nothing else is said."""
+    """Numbers of successes; every row has one trial unless the facts say otherwise."""
 
     facts: ClassVar[tuple[str, ...]] = ("trials",)
     trials: Any = None
     level: int = eqx.field(static=True, default=0, kw_only=True)
-    """About where eta is; a whole number, so that similar data share compiled programs."""
+    """A typical eta, as a whole number, so that similar data share compiled programs."""
     usual_trials: float = eqx.field(static=True, default=1.0, kw_only=True)
     """A power of two near the mean number of trials."""
     remedy: ClassVar[str] = (
@@ -220,7 +223,7 @@ class OfTrials(Summed):
 
     @property
     def num_trials(self) -> Any:
-        """The number of trials of every row."""
+        """Number of trials of every row."""
         return 1.0 if self.trials is None else self.trials
 
     @property
@@ -232,7 +235,7 @@ class OfTrials(Summed):
         return float(self.level)
 
     def predictor_at(self, share: float) -> float:
-        """eta where that share of the trials succeeds."""
+        """Return the eta at which this share of the trials succeeds."""
         return float(np.log(share / (1 - share)))
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
@@ -252,8 +255,8 @@ class OfTrials(Summed):
         odd = ~(np.isfinite(number) & (number >= 1) & (number == np.round(number)))
         if odd.any():
             raise ResponseError(
-                f"{names[0]} holds {offenders(number, odd)}: a row needs one trial at least, and "
-                "whole numbers; leave rows without trials out."
+                f"{names[0]} holds {offenders(number, odd)}: every row needs a whole number of "
+                "trials, at least one; leave rows without trials out."
             )
 
     def check(self, y: np.ndarray, column: str = "y") -> None:
@@ -275,11 +278,11 @@ class OfTrials(Summed):
         if not y.any() or (y == number).all():
             every = "failed" if not y.any() else "succeeded"
             raise ResponseError(
-                f"every trial of {column} {every}: no odds are large enough for them; give data "
-                "in which both happened."
+                f"every trial of {column} {every}: no finite odds describe that; give data in "
+                "which both outcomes happened."
             )
 
     def log_choices(self, y: Array) -> Array:
-        """log of n over y."""
+        """Return the log of the binomial coefficient, n over y."""
         n = self.num_trials
         return log_gamma(n + 1.0) - log_gamma(y + 1.0) - log_gamma(n - y + 1.0)

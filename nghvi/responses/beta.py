@@ -7,7 +7,7 @@ With t = logit y and m = mu (1 - mu)::
     d / d eta     = phi m (t - psi(a) + psi(b))
     d^2 / d eta^2 = (1 - 2 mu) d / d eta - I,     I = (phi m)^2 (psi'(a) + psi'(b))
 
-I is the Fisher information. The density is not log-concave where y is far from mu.
+I is the Fisher information. The density is not log-concave if y is far from mu.
 """
 
 import abc
@@ -27,11 +27,11 @@ from nghvi._typing import Key
 from nghvi.responses._shared import WithSpread
 
 FARTHEST = 300.0
-"""The largest |eta| that is used: Beta parameters stay away from 0 and infinity."""
+"""Largest |eta| that is used, so that the parameters of the Beta stay away from 0 and infinity."""
 
 
 class WithLogitMean(WithSpread):
-    """A spread about mu = 1 / (1 + exp(-eta)) that leaves the density without log-concavity.
+    """A response with mean mu = 1 / (1 + exp(-eta)) and a spread, which is not log-concave.
 
     The second derivative in eta is (1 - 2 mu) times the first, minus a number that is not negative.
     """
@@ -43,7 +43,7 @@ class WithLogitMean(WithSpread):
 
     @abc.abstractmethod
     def derivatives(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
-        """First derivative in eta, the number that is not negative, and mu."""
+        """Return the first derivative in eta, the number that is not negative, and mu."""
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         first, safe, _ = self.derivatives(y, eta, dispersion)
@@ -60,11 +60,11 @@ class Beta(WithLogitMean):
     name: ClassVar[str] = "beta"
     remedy: ClassVar[str] = (
         "shares of exactly 0 or 1 need another model: if they are rounded, move them inside, as "
-        "(y * (n - 1) + 0.5) / n does; successes of trials are response='binomial'; percentages "
-        "are to be divided by 100."
+        "(y * (n - 1) + 0.5) / n does; for successes in trials use response='binomial'; divide "
+        "percentages by 100."
     )
     level: int = eqx.field(static=True, default=0, kw_only=True)
-    """About where eta is; a whole number, so that similar data share compiled programs."""
+    """A typical eta, as a whole number, so that similar data share compiled programs."""
 
     @property
     def support(self) -> Support:
@@ -84,14 +84,14 @@ class Beta(WithLogitMean):
         return float(np.clip(variance / (mean * (1 - mean)) ** 2, 1e-4, 1e4))
 
     def _shapes(self, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
-        """phi, a and b."""
+        """Return phi, a and b."""
         phi = self.spread(dispersion) ** -2
         eta = jnp.clip(eta, -FARTHEST, FARTHEST)
         return phi, phi * jax.nn.sigmoid(eta), phi * jax.nn.sigmoid(-eta)
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         phi, a, b = self._shapes(eta, dispersion)
-        # One call for both: compiling it is most of the work.
+        # One call for both, since most of the time goes into compiling it.
         of_a, of_b = log_gamma(jnp.stack([a, b]))
         constant = log_gamma(phi) - of_a - of_b
         return constant + (a - 1) * jnp.log(y) + (b - 1) * jnp.log1p(-y)
@@ -107,7 +107,7 @@ class Beta(WithLogitMean):
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
         _, a, b = self._shapes(eta, dispersion)
         drawn = jax.random.beta(key, a, b, eta.shape)
-        # Draws nearer to an end than numbers are apart stay inside.
+        # Draws closer to an end than floating point can tell must stay inside.
         return jnp.clip(drawn, np.finfo(float).tiny, 1 - np.finfo(float).epsneg)
 
     def mean(self, eta: Array, dispersion: Array) -> Array:

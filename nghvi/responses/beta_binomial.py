@@ -1,4 +1,4 @@
-"""y successes of n trials whose probability varies as Beta(mu phi, (1 - mu) phi), logit mu = eta.
+"""y successes in n trials whose probability varies as Beta(mu phi, (1 - mu) phi), logit mu = eta.
 
 s = 1 / sqrt(phi) is the parameter; at s = 0 the trials are independent. With a = mu phi,
 b = (1 - mu) phi, m = mu (1 - mu), R(y, a) = log Gamma(a + y) - log Gamma(a) - y log a and psi the
@@ -9,7 +9,8 @@ digamma function::
     d^2 / d eta^2 = (1 - 2 mu) d / d eta - Q
     Q = (phi m)^2 (psi'(a) - psi'(a + y) + psi'(b) - psi'(b + (n - y))) >= 0
 
-Not log-concave where the share of successes is far from mu; Q takes the curvature's place.
+The density is not log-concave if the share of successes is far from mu; Q then replaces the
+curvature.
 """
 
 from typing import ClassVar
@@ -25,26 +26,27 @@ from nghvi.responses._shared import OfTrials
 from nghvi.responses.beta import WithLogitMean
 
 LARGEST_PRECISION = 1e8
-"""Beyond, trials are as good as independent, and differences of digammas lose their digits."""
+"""Largest phi that is used: beyond it trials are as good as independent, and differences of
+digammas lose their digits."""
 FARTHEST = 300.0
-"""The largest |eta| that is used: Beta parameters stay away from 0."""
+"""Largest |eta| that is used, so that the parameters of the Beta stay away from 0."""
 
 
 class BetaBinomial(WithLogitMean, OfTrials):
-    """Successes of trials that vary more than independent ones."""
+    """Successes in trials that vary more than independent ones."""
 
     name: ClassVar[str] = "beta-binomial"
 
     def information(self, y: np.ndarray) -> float:
-        # The variance is that of independent trials times 1 + (n - 1) s^2, roughly.
+        # The variance is roughly that of independent trials times 1 + (n - 1) s^2.
         number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
         return float(np.sum((number - 1) ** 2)) / 2
 
     def _shapes(self, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
-        """phi, a and b."""
+        """Return phi, a and b."""
         phi = jnp.minimum(self.spread(dispersion) ** -2, LARGEST_PRECISION)
         eta = jnp.clip(eta, -FARTHEST, FARTHEST)
-        # By logarithms: the slope of a sigmoid near 1 loses its digits.
+        # By way of logarithms, since the slope of a sigmoid near 1 loses its digits.
         return phi, phi * jnp.exp(log_expit(eta)), phi * jnp.exp(log_expit(-eta))
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
@@ -56,7 +58,7 @@ class BetaBinomial(WithLogitMean, OfTrials):
     def derivatives(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
         n, (phi, a, b) = self.num_trials, self._shapes(eta, dispersion)
         inner = a * b / phi  # phi mu (1 - mu)
-        # Where a or b is tiny its two terms are huge and have to cancel first, digit by digit.
+        # If a or b is tiny, its two terms are huge and must cancel each other first.
         first = (digamma(a + y) - digamma(a)) - (digamma(b + (n - y)) - digamma(b))
         falls = (trigamma(a) - trigamma(a + y)) + (trigamma(b) - trigamma(b + (n - y)))
         return inner * first, inner**2 * jnp.maximum(falls, 0.0), a / phi

@@ -1,4 +1,4 @@
-"""Two classes: P(y = 1) = Phi(eta) (probit), or 1 / (1 + exp(-eta)) (logit)."""
+"""Two classes: P(y = 1) is Phi(eta) (probit) or 1 / (1 + exp(-eta)) (logit)."""
 
 from typing import ClassVar
 
@@ -29,10 +29,10 @@ class Binary(Response):
         if not np.isin(values, [0, 1]).all():
             raise ResponseError(f"a binary response takes the values 0 and 1, not {values[:5]}.")
         if values.size == 1:
-            raise ResponseError(f"the response has one class only ({values[0]:g}).")
+            raise ResponseError(f"the response has only one class ({values[0]:g}).")
 
     def noise(self, mean: float, variance: float) -> float:
-        # Of y given its latent normal or logistic variable, least where both classes are equal.
+        # The noise of the latent normal or logistic variable, least for equally frequent classes.
         return (np.pi / 2 / self.attenuation) * 0.25 / variance
 
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:

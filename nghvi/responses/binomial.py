@@ -1,4 +1,4 @@
-"""y successes of n trials, each with probability 1 / (1 + exp(-eta)) or Phi(eta)."""
+"""y successes in n trials, each with probability 1 / (1 + exp(-eta)) or Phi(eta)."""
 
 import abc
 from typing import ClassVar
@@ -16,15 +16,15 @@ from nghvi.responses.binary import Logit
 
 
 class _Binomial(OfTrials):
-    """Independent trials."""
+    """Successes in independent trials, with any symmetric link."""
 
     @abc.abstractmethod
     def log_share(self, eta: Array) -> Array:
-        """log of the probability of a success; that of a failure is the same at -eta."""
+        """Return the log probability of a success; that of a failure is its value at -eta."""
 
     @abc.abstractmethod
     def share(self, eta: Array) -> Array:
-        """The probability of a success."""
+        """Return the probability of a success."""
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         failures = (self.num_trials - y) * self.log_share(-eta)
@@ -55,7 +55,7 @@ class _Binomial(OfTrials):
 
 
 class Binomial(_Binomial):
-    """Successes of independent trials with the logit link."""
+    """Successes in independent trials, with the logit link."""
 
     name: ClassVar[str] = "binomial"
     link: ClassVar[str] = "logit"
@@ -75,7 +75,7 @@ class Binomial(_Binomial):
 
 
 class BinomialProbit(_Binomial):
-    """Successes of independent trials with the probit link."""
+    """Successes in independent trials, with the probit link."""
 
     name: ClassVar[str] = "binomial-probit"
     link: ClassVar[str] = "probit"

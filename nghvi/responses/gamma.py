@@ -1,4 +1,4 @@
-"""y ~ Gamma with mean mu and shape k, log mu = eta: sd of y is mu / sqrt(k).
+"""y ~ Gamma with mean mu and shape k, log mu = eta; the sd of y is mu / sqrt(k).
 
 The coefficient of variation s = 1 / sqrt(k) is the parameter::
 
@@ -18,7 +18,7 @@ from nghvi.responses._shared import LARGEST, Positive, WithSpread
 
 
 class GammaResponse(WithSpread, Positive):
-    """Positive numbers whose sd is a share of their mean."""
+    """Positive numbers whose sd is proportional to their mean."""
 
     name: ClassVar[str] = "gamma"
     ratio: ClassVar[str | None] = "ratio of means"
@@ -28,7 +28,7 @@ class GammaResponse(WithSpread, Positive):
         return float(np.clip(variance / mean**2, 1e-4, 1e4))
 
     def shape(self, dispersion: Array) -> Array:
-        """k."""
+        """Return the shape k."""
         return self.spread(dispersion) ** -2
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
@@ -40,7 +40,7 @@ class GammaResponse(WithSpread, Positive):
         return shape * (ratio - 1), -shape * ratio
 
     def _ratio(self, y: Array, eta: Array) -> Array:
-        """y / mu."""
+        """Return y / mu."""
         return y * jnp.exp(jnp.minimum(-eta, LARGEST))
 
     def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:

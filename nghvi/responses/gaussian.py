@@ -73,9 +73,9 @@ class Gaussian(Continuous):
 
 
 class NoiseSd(Gaussian):
-    """Normal noise behind what is observed, so that effects do not integrate out.
+    """Normal noise behind observations that are not Gaussian with one variance.
 
-    People read its sd.
+    Effects do not integrate out in closed form. The sd of the noise is reported, not its variance.
     """
 
     conjugate: ClassVar[bool] = False

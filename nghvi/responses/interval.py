@@ -1,9 +1,9 @@
-"""x = eta + noise, noise ~ N(0, v), of which some rows know only an interval that x lies in::
+"""x = eta + noise, noise ~ N(0, v), where some rows only know an interval that contains x::
 
     log p(row) = log( Phi((upper - eta) / sd) - Phi((lower - eta) / sd) ),  lower < upper
                = log N(y; eta, v),                                          lower = upper
 
-An infinite end is that of a row that is censored on one side. Of an interval y is any number in it,
+An infinite end means that a row is censored on one side. For an interval, y is any number in it,
 such as its middle; the density does not depend on which. Predictions are of x.
 """
 
@@ -20,18 +20,18 @@ from nghvi._special import log_ndtr_between, slopes_between
 from nghvi.responses.gaussian import NoiseSd
 
 FAR = 1e8
-"""Sds from eta beyond which an end is infinite."""
+"""Distance from eta, in sds, beyond which an end counts as infinite."""
 
 
 class Interval(NoiseSd):
-    """Normal observations, each known exactly or as an interval; exactly without intervals."""
+    """Normal observations, each known exactly or only to be in an interval."""
 
     name: ClassVar[str] = "interval"
     facts: ClassVar[tuple[str, ...]] = ("lower", "upper")
     facts_needed: ClassVar[bool] = True
     facts_like_response: ClassVar[bool] = True
     ends: Any = None
-    """Lower and upper, each of every row."""
+    """Lower and upper ends, one of each per row; None if all rows are known exactly."""
 
     def given(self, facts: Any) -> Self:
         ends = None if facts is None else (facts[..., 0], facts[..., 1])
@@ -59,7 +59,7 @@ class Interval(NoiseSd):
         return np.asarray(lower == upper)
 
     def _standard_ends(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array, Array]:
-        """Whether a row is an interval, and its ends; of the other rows any two."""
+        """Return whether each row is an interval, and its ends (arbitrary for other rows)."""
         lower, upper = (y, y) if self.ends is None else self.ends
         sd = jnp.exp(0.5 * dispersion[0])
         inside = (lower < upper) & (lower <= y) & (y <= upper)

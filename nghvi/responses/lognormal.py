@@ -2,7 +2,7 @@
 
     log p(y) = log N(log y; eta, v) - log y,     E[y] = exp(eta + v / 2)
 
-Coefficients and ``noise_sd`` are about log y, all else about y: predictions, intervals, densities.
+Coefficients and ``noise_sd`` refer to log y; predictions, intervals and densities refer to y.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from nghvi.responses._shared import LARGEST, Positive
 from nghvi.responses.gaussian import NoiseSd
 
 SMALLEST_UNIT = 2.0**-20
+"""Lower bound on the unit of log y."""
 
 
 class Lognormal(Positive, NoiseSd):
@@ -26,7 +27,7 @@ class Lognormal(Positive, NoiseSd):
     name: ClassVar[str] = "lognormal"
     ratio: ClassVar[str | None] = "ratio of medians"
     unit: float = eqx.field(static=True, default=1.0, kw_only=True)
-    """About the sd of log y; a power of two, so that similar data share compiled programs."""
+    """A power of two near the sd of log y, so that similar data share compiled programs."""
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
         left = np.log(y) - known

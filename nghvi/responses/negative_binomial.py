@@ -1,12 +1,12 @@
 """y ~ NegativeBinomial(mean mu, size k), log mu = eta: variance mu + mu^2 / k.
 
-A Poisson whose rate varies by a Gamma(k, k) factor. The spread of that factor, s = 1 / sqrt(k),
-is the parameter: at s = 0 the counts are Poisson. With a = 1 / k and r = y + k::
+It is a Poisson distribution whose rate varies by a Gamma(k, k) factor. The spread of that factor,
+s = 1 / sqrt(k), is the parameter: at s = 0 the counts are Poisson. With a = 1 / k and r = y + k::
 
     log p(y) = log Gamma(r) - log Gamma(k) - y log k - log y! + y eta - r log(1 + a mu)
 
-The first three terms are taken together by Stirling's series where k is large: there each of them
-is large and their sum is not, down to spreads of a millionth.
+If k is large, each of the first three terms is large but their sum is not, so they are computed
+together by Stirling's series, down to spreads of a millionth.
 """
 
 from typing import ClassVar
@@ -22,11 +22,12 @@ from nghvi._typing import Key
 from nghvi.responses._shared import Counts, WithSpread
 
 LARGEST_SIZE, LARGEST_OF_SUMS = 1e12, 1e8
-"""Beyond, counts are as good as Poisson; incomplete beta functions lose their digits earlier."""
+"""Largest size that is used, beyond which counts are as good as Poisson; incomplete beta functions
+lose their digits earlier, so they have a smaller bound."""
 
 
 class NegativeBinomial(WithSpread, Counts):
-    """Numbers of events that vary more than their mean."""
+    """Numbers of events whose variance exceeds their mean."""
 
     name: ClassVar[str] = "negative-binomial"
     spread_name: ClassVar[str] = "1/sqrt(size)"
@@ -35,11 +36,11 @@ class NegativeBinomial(WithSpread, Counts):
         return max(variance, mean) / mean**2
 
     def information(self, y: np.ndarray) -> float:
-        # sum mu^2 / 2, and of Poisson counts y (y - 1) has the expectation mu^2.
+        # The sum of mu^2 / 2; for Poisson counts the expectation of y (y - 1) is mu^2.
         return float(np.sum(y * (y - 1))) / 2
 
     def size(self, dispersion: Array) -> Array:
-        """k."""
+        """Return the size k."""
         return 1 / jnp.maximum(self.spread(dispersion) ** 2, 1 / LARGEST_SIZE)
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:

@@ -1,11 +1,12 @@
-"""Ordered classes: y = 0, 1, ... is where a logistic or normal latent variable falls.
+"""Ordered classes: y = 0, 1, ... says where a logistic or normal latent variable falls.
 
     P(y <= k) = F(t_k - eta),    0 = t_0 < t_1 < ... < t_{J-2}
 
 The intercept b of eta is minus the first cutpoint, so that J = 2 is the binary response with this
 link; cutpoints are c_k = t_k - b. The dispersion holds the logarithms of the gaps between them.
 
-Prior: independent N(0, s^2) on the ordered set, s that of the intercept. With m = J - 1 cutpoints::
+The prior is N(0, s^2), independently for every cutpoint but restricted to their order, with the s
+of the intercept. With m = J - 1 cutpoints::
 
     b | t ~ N(mean(t), s^2 / m),    p(t) = m! (2 pi s^2)^{-(m-1)/2} m^{-1/2} exp(-V / (2 s^2)),
     V = sum (t_k - mean(t))^2
@@ -31,9 +32,9 @@ from nghvi.priors import Priors
 from nghvi.responses.binary import Logit
 
 FAR = 1e5
-"""A threshold that nothing reaches."""
+"""A threshold that no latent variable reaches."""
 LEAST_GAP = 0.25
-"""Between thresholds to begin with, and what they are rounded to."""
+"""Least gap between the thresholds from which a fit starts; all gaps are rounded to multiples."""
 
 
 class Ordered(Response):
@@ -43,20 +44,21 @@ class Ordered(Response):
     takes_intercept: ClassVar[bool] = True
     num_classes: int = eqx.field(static=True, default=3)
     labels: tuple[str, ...] = eqx.field(static=True, default=())
-    """Names of the classes; numbers from 1, if there are none."""
+    """Names of the classes; if there are none they are numbered from 1."""
     level: int = eqx.field(static=True, default=0)
-    """About where the intercept is."""
+    """A typical intercept, as a whole number."""
     first: Any = None
-    """Gaps to begin with, an array, so that data of any shares share compiled programs; None: 1."""
+    """Gaps from which a fit starts; None stands for 1. They are an array, so that data with other
+    shares of the classes use the same compiled programs."""
     remedy: ClassVar[str] = "number the classes 0, 1, 2, ... in their order."
 
     @abc.abstractmethod
     def cumulative(self, x: Array) -> Array:
-        """F."""
+        """Return F(x)."""
 
     @abc.abstractmethod
     def quantile(self, p: np.ndarray) -> np.ndarray:
-        """The inverse of F."""
+        """Return the inverse of F at p."""
 
     def of_classes(self, labels: tuple[str, ...]) -> Self:
         return dataclasses.replace(self, num_classes=len(labels), labels=labels)
@@ -86,7 +88,7 @@ class Ordered(Response):
         if (counts == 0).any():
             absent = ", ".join(self._names()[k] for k in np.flatnonzero(counts == 0))
             raise ResponseError(
-                f"{column} has no row of class {absent}: nothing tells where it begins and ends; "
+                f"{column} has no row of class {absent}, so its cutpoints cannot be estimated: "
                 "leave it out of the classes, or merge it with a neighbour."
             )
 
@@ -94,16 +96,16 @@ class Ordered(Response):
         return self.labels or tuple(str(k + 1) for k in range(self.num_classes))
 
     def noise(self, mean: float, variance: float) -> float:
-        # That of the latent variable, a little more since only its class is seen.
+        # The noise of the latent variable, a little more since only its class is observed.
         return 1.2 / self.attenuation
 
     def _thresholds(self, dispersion: Float[Array, "*s c"]) -> Float[Array, "*s m"]:
-        """t."""
+        """Return the thresholds t."""
         none = jnp.zeros((*dispersion.shape[:-1], 1))
         return jnp.cumsum(jnp.concatenate([none, jnp.exp(dispersion)], axis=-1), axis=-1)
 
     def _ends(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
-        """What the latent noise lies between."""
+        """Return the bounds between which the latent noise lies."""
         cuts = self._thresholds(dispersion)
         ends = jnp.concatenate([jnp.full(1, -FAR), cuts, jnp.full(1, FAR)])
         code = jnp.clip(y, -1, self.num_classes - 1).astype(int)
@@ -155,13 +157,13 @@ class Ordered(Response):
         return {f"cut[{names[k]}|{names[k + 1]}]": cuts[..., k] for k in range(len(names) - 1)}
 
     def classify(self, latent: Array, dispersion: Array) -> Array:
-        """The class that a latent variable falls into."""
+        """Return the class that a latent variable falls into."""
         above = latent[..., None] > self._thresholds(dispersion)
         return jnp.sum(above, axis=-1).astype(latent.dtype)
 
 
 class OrderedLogit(Ordered):
-    """Ordered classes whose odds of being above a cutpoint are proportional."""
+    """Ordered classes with proportional odds of being above a cutpoint."""
 
     name: ClassVar[str] = "ordered-logit"
     link: ClassVar[str] = "logit"
@@ -189,7 +191,7 @@ class OrderedLogit(Ordered):
 
 
 class OrderedProbit(Ordered):
-    """Ordered classes of a latent normal variable."""
+    """Ordered classes of a latent variable with normal noise."""
 
     name: ClassVar[str] = "ordered-probit"
     link: ClassVar[str] = "probit"

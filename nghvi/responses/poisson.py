@@ -12,7 +12,7 @@ from nghvi.responses._shared import Counts
 
 
 class Poisson(Counts):
-    """Numbers of events, with a variance that is their mean."""
+    """Numbers of events whose variance equals their mean."""
 
     name: ClassVar[str] = "poisson"
 

@@ -6,9 +6,9 @@ The degrees of freedom nu exceed 2, so that the noise has a variance. The disper
 
 The first is orthogonal to nu: the Fisher information of (log sigma, nu) is proportional to
 ``[[nu (nu + 1), -1], [-1, ..]]``, so d log sigma / d nu = 1 / (nu (nu + 1)) along the curves
-on which sigma (nu + 1) / nu is constant. With log sigma in its place the two are correlated by
-about 0.6. The second is close to log(nu - 1), in which the likelihood is nearly quadratic, and
-unlike that takes all real values; decision 9 has figures.
+on which sigma (nu + 1) / nu is constant. If log sigma were used instead, the two would have a
+correlation of about 0.6. The second is close to log(nu - 1), in which the likelihood is nearly
+quadratic, but takes all real values; decision 9 has figures.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -27,13 +27,13 @@ from nghvi.priors import Priors
 from nghvi.responses.gaussian import Continuous
 
 START = 10.0
-"""Degrees of freedom to begin with: from there both heavy and light tails are near."""
+"""Degrees of freedom from which a fit starts: both heavy and light tails are near."""
 FENCE = 3.0
-"""Interquartile ranges beyond the quartiles at which standardisation cuts."""
+"""Interquartile ranges beyond the quartiles at which standardisation clips y."""
 
 
 class NoiseLaw(NamedTuple):
-    """The dispersion in the usual terms."""
+    """The noise in the usual terms, sigma^2 and nu."""
 
     variance: Scalar
     """sigma^2."""
@@ -42,19 +42,19 @@ class NoiseLaw(NamedTuple):
 
     @staticmethod
     def of(dispersion: Array) -> "NoiseLaw":
-        """The last axis of ``dispersion`` holds its two entries."""
+        """Return the noise given the dispersion, whose two entries are along the last axis."""
         degrees = 1 + jnp.sqrt(1 + jnp.exp(2 * dispersion[..., 1]))
         return NoiseLaw(jnp.exp(dispersion[..., 0]) * (degrees / (degrees + 1)) ** 2, degrees)
 
     def dispersion(self) -> Array:
-        """The way back."""
+        """Return the dispersion: the inverse of :meth:`of`."""
         nu = self.degrees
         scale = jnp.log(self.variance) + 2 * jnp.log1p(1 / nu)
         return jnp.stack([scale, 0.5 * jnp.log(nu * (nu - 2))], axis=-1)
 
 
 class StudentT(Continuous):
-    """Observations with outliers: noise of unknown scale and degrees of freedom."""
+    """Observations with outliers: the noise is t with unknown scale and degrees of freedom."""
 
     name: ClassVar[str] = "student-t"
     log_concave: ClassVar[bool] = False
@@ -64,7 +64,7 @@ class StudentT(Continuous):
         return ("log_core_var", "log_degrees")
 
     def typical(self, y: np.ndarray) -> np.ndarray:
-        # Outliers would set the unit, and the priors on that scale no longer fit the rest.
+        # Outliers would determine the unit, and priors on that scale would not suit the rest.
         low, high = np.quantile(y, [0.25, 0.75])
         reach = FENCE * (high - low)
         return np.clip(y, low - reach, high + reach) if reach > 0 else y
@@ -98,8 +98,8 @@ class StudentT(Continuous):
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         # Quadratics with curvature (nu + 1) / (nu sigma^2 + e^2) touch the log density from
-        # below. (nu + 1) / (nu + 3) of that is the Fisher information on average, and more than
-        # half of it: steps are as long as they should be and still cannot lead downhill.
+        # below. (nu + 1) / (nu + 3) of that is the Fisher information on average and more than half
+        # the curvature: steps are as long as they should be and still cannot lead downhill.
         variance, nu = NoiseLaw.of(dispersion)
         error = y - eta
         touching = (nu + 1) / (nu * variance + error**2)
@@ -138,5 +138,5 @@ class StudentT(Continuous):
 
 
 def _log_slope(nu: Scalar) -> Scalar:
-    """log d nu / d dispersion[1]; that of log sigma^2 in dispersion[0] is 0."""
+    """Return log d nu / d dispersion[1]; that of log sigma^2 in dispersion[0] is 0."""
     return jnp.log(nu * (nu - 2) / (nu - 1))

@@ -1,7 +1,7 @@
-"""y = eta + noise, noise ~ N(0, v), seen between known bounds only.
+"""y = eta + noise, noise ~ N(0, v), observed only between known bounds.
 
-A row at its lower bound says that the latent variable is there or below, one at its upper bound
-that it is there or above; bounds may differ from row to row and may be infinite::
+A row at its lower bound says that the latent variable is there or below, and one at its upper bound
+that it is there or above. Bounds may differ from row to row and may be infinite::
 
     log p(y) = log Phi((lower - eta) / sd),  log N(y; eta, v)  or  log Phi((eta - upper) / sd)
 """
@@ -20,18 +20,18 @@ from nghvi._typing import Key
 from nghvi.responses.gaussian import NoiseSd
 
 FAR = 1e8
-"""Sds from eta beyond which a bound is infinite."""
+"""Distance from eta, in sds, beyond which a bound counts as infinite."""
 
 
 class TobitResponse(NoiseSd):
-    """Normal observations that are censored at bounds; without bounds none is."""
+    """Normal observations that are censored at the bounds of their rows, if there are any."""
 
     name: ClassVar[str] = "tobit"
     facts: ClassVar[tuple[str, ...]] = ("lower", "upper")
     facts_needed: ClassVar[bool] = True
     facts_like_response: ClassVar[bool] = True
     bounds: Any = None
-    """Lower and upper, each of every row."""
+    """Lower and upper bounds, one of each per row; None if there are none."""
 
     def given(self, facts: Any) -> Self:
         bounds = None if facts is None else (facts[..., 0], facts[..., 1])
@@ -39,7 +39,7 @@ class TobitResponse(NoiseSd):
 
     @property
     def ends(self) -> tuple[Any, Any]:
-        """Lower and upper bound."""
+        """The lower and upper bounds, infinite if there are none."""
         return (-np.inf, np.inf) if self.bounds is None else self.bounds
 
     @property
@@ -63,8 +63,8 @@ class TobitResponse(NoiseSd):
             )
         if ((y <= lower) | (y >= upper)).all():
             raise ResponseError(
-                f"every row of {column} is censored: nothing tells how much it varies; use "
-                "response='probit' for whether it is beyond the bound."
+                f"every row of {column} is censored, so the data do not say how much it varies; "
+                "use response='probit' for whether it is beyond the bound."
             )
         super().check(y, column)
 
@@ -88,7 +88,7 @@ class TobitResponse(NoiseSd):
         return self.moments(eta, jnp.zeros_like(eta), dispersion)[0]
 
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
-        # Of z = noise / sd cut to [a, b]: E z = a A + b B + phi(a) - phi(b), with A and B the
+        # For z = noise / sd clipped to [a, b]: E z = a A + b B + phi(a) - phi(b), with A and B the
         # probabilities beyond; E z^2 = a^2 A + b^2 B + 1 - A - B + a phi(a) - b phi(b).
         a, b = self._standard_ends(location, dispersion)
         below, above = ndtr(a), ndtr(-b)

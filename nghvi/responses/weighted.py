@@ -1,6 +1,7 @@
-"""y = eta + noise, noise ~ N(0, v / w), w > 0 known of every row; means of w numbers are so.
+"""y = eta + noise, noise ~ N(0, v / w), with a known weight w > 0 for every row.
 
-The dispersion is log v of a row of the usual weight; people read the noise of weight 1.
+Means of w numbers are like this. The dispersion is log v for a row of the usual weight; the
+reported noise is that of weight 1.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from nghvi.responses.gaussian import NoiseSd
 
 
 class WeightedGaussian(NoiseSd):
-    """Normal observations of unequal precision; of weight 1 where nothing else is said."""
+    """Normal observations of unequal precision, given by the weights of the rows."""
 
     name: ClassVar[str] = "weighted-gaussian"
     facts: ClassVar[tuple[str, ...]] = ("weights",)
@@ -34,7 +35,7 @@ class WeightedGaussian(NoiseSd):
         if (odd := ~(np.isfinite(weight) & (weight > 0))).any():
             raise ResponseError(
                 f"{names[0]} holds {offenders(weight, odd)}: a weight is a precision above 0; "
-                "leave rows that say nothing out."
+                "leave out rows that carry no information."
             )
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
@@ -46,7 +47,7 @@ class WeightedGaussian(NoiseSd):
         return self.usual_weight if self.weight is None else self.weight
 
     def _by_row(self, dispersion: Array) -> Array:
-        """log variance of every row, as the dispersion of Gaussian ones."""
+        """Return the log variance of every row, in the form of a Gaussian's dispersion."""
         return (dispersion[0] - jnp.log(self._weights / self.usual_weight))[None]
 
     def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:

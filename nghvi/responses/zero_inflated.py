@@ -4,12 +4,12 @@ With p the plain probabilities and w the probability that a zero is a plain one:
 
     p(0) -> pi + (1 - pi) p(0),     p(y) -> (1 - pi) p(y)  (y > 0),     w = (1 - pi) p(0) / that
 
-At y = 0 the first derivative in eta is w times the plain one d, the second w times the plain one
-plus w (1 - w) d^2, which may be positive. w times the plain one alone belongs to a concave function
-that touches the log density from below.
+At y = 0 the first derivative in eta is w times the plain one, d. The second is w times the plain
+one plus w (1 - w) d^2, which may be positive. Without the last term it belongs to a concave
+function that touches the log density from below.
 
-pi ~ Uniform(0, 1). At pi = 0 the counts are plain, so its odds are held by the coordinate of
-:mod:`nghvi._core.near_zero`.
+pi ~ Uniform(0, 1). At pi = 0 the counts are plain, so theta holds the odds of pi in the coordinate
+of :mod:`nghvi._core.near_zero`.
 """
 
 import dataclasses
@@ -30,26 +30,27 @@ from nghvi.responses.negative_binomial import NegativeBinomial
 from nghvi.responses.poisson import Poisson
 
 FIRST = 0.25
-"""Odds of an extra zero to begin with."""
+"""Odds of an extra zero from which a fit starts."""
 LEAST_UNIT = 2.0**-20
+"""Lower bound on the unit of the odds."""
 
 
 class ZeroInflated(Counts):
-    """Counts with extra zeros; the class behind it in the order of inheritance has the plain ones.
+    """Counts with extra zeros; the next class in the order of inheritance has the plain counts.
 
     The last entry of the dispersion belongs to pi, the others to the plain counts.
     """
 
     log_concave: ClassVar[bool] = False
     zero_unit: float = eqx.field(static=True, default=0.0625, kw_only=True)
-    """Odds that data begin to tell from zero."""
+    """The unit of the odds: smaller ones are hardly distinguishable from zero."""
 
     @property
     def dispersion_names(self) -> tuple[str, ...]:
         return (*super().dispersion_names, "zero_odds")
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
-        # One row has the information (1 - p) / p on pi at 0, p the probability of a plain zero.
+        # At pi = 0 the information of one row on pi is (1 - p) / p, p the share of plain zeros.
         zeros = np.clip(np.mean(y == 0), 1 / (len(y) + 1), 1 - 1 / (len(y) + 1))
         told = np.sqrt(zeros / (1 - zeros) / len(y))
         unit = float(np.clip(2.0 ** np.round(np.log2(told)), LEAST_UNIT, 1.0))
@@ -60,7 +61,7 @@ class ZeroInflated(Counts):
         return np.log(self.zero_unit) + near_zero.log_in_units(dispersion[..., -1])
 
     def _log_shares(self, dispersion: Array) -> tuple[Array, Array]:
-        """log pi and log(1 - pi)."""
+        """Return log pi and log(1 - pi)."""
         log_odds = self._log_odds(dispersion)
         return log_expit(log_odds), log_expit(-log_odds)
 
@@ -99,11 +100,11 @@ class ZeroInflated(Counts):
 
     @property
     def _plain(self) -> Any:
-        """The plain counts behind this class: abstract to a reader of types, never in use."""
+        """The plain counts: ``super()``, whose methods a type checker takes to be abstract."""
         return super()
 
     def _plain_share(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        """w at y = 0, 1 elsewhere."""
+        """Return w where y = 0, and 1 elsewhere."""
         odds = self.log_none(eta, dispersion[:-1]) - self._log_odds(dispersion)
         return jnp.where(y == 0, jax.nn.sigmoid(odds), 1.0)
 
@@ -143,6 +144,6 @@ class ZeroInflatedPoisson(ZeroInflated, Poisson):
 
 
 class ZeroInflatedNegativeBinomial(ZeroInflated, NegativeBinomial):
-    """Numbers of events that vary more than their mean, with extra zeros."""
+    """Numbers of events whose variance exceeds their mean, with extra zeros."""
 
     name: ClassVar[str] = "zero-inflated-negative-binomial"

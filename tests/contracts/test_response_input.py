@@ -76,7 +76,7 @@ CASES = [
     *((r, "hits", GOOD.assign(hits=0), "every trial of hits failed.*both") for r in TRIALS),
     *((r, "hits", GOOD.assign(hits=5), "every trial of hits succeeded.*both") for r in TRIALS),
     *(("beta", "share", put("share", v), f"share holds {v} {ROWS}.*0 or 1") for v in (0, 1)),
-    ("beta", "share", put("share", 50), f"share holds 50 {ROWS}.*divided by 100"),
+    ("beta", "share", put("share", 50), f"share holds 50 {ROWS}.*divide percentages by 100"),
     ("beta", "share", GOOD.assign(share=0.5), "the response share is constant"),
     *(("gamma", "days", put("days", v), f"days holds {v} {ROWS}.*zeros out") for v in (0, -1)),
     ("gamma", "days", put("days", 1e-320), f"days holds 9.99989e-321 {ROWS}, .*smaller unit"),
