@@ -1,11 +1,12 @@
-"""A grouped model whose groups are divided: over devices, or over steps in mini-batches.
+"""A grouped model whose groups are divided over devices, or over steps in mini-batches.
 
 Groups are independent given theta, so with pieces p of the data::
 
     log p(y, theta) = log p(theta) + sum_p log p(y_p | theta)
 
-A device draws or integrates the latents of its own groups, and differentiates. What travels is one
-sum per density: its value with its gradient, m + 1 numbers, however many groups there are.
+A device draws or integrates the latents of its own groups, and differentiates. Only one sum per
+density travels between devices: its value and its gradient, m + 1 numbers, however many groups
+there are.
 """
 
 import numbers
@@ -36,7 +37,7 @@ EVERYWHERE, BY_PIECE = Spec(), Spec(AXIS)
 
 
 class Shards(eqx.Module):
-    """Stacked pieces, the leading axis spread over a mesh, one piece per device."""
+    """Stacked pieces whose leading axis is spread over a mesh, one piece per device."""
 
     pieces: Grouped
     num_rows: float = eqx.field(static=True)
@@ -45,7 +46,10 @@ class Shards(eqx.Module):
     def each(
         self, function: Callable[..., PyTree], replicated: PyTree, split: PyTree, out: Spec
     ) -> PyTree:
-        """``function(replicated, split, piece)`` on every device, with its part of ``split``."""
+        """Call ``function(replicated, split, piece)`` on every device, with its part of ``split``.
+
+        ``out``: how the results are spread over the mesh.
+        """
         same, same_static = eqx.partition(replicated, eqx.is_array)
         parts, parts_static = eqx.partition((split, self.pieces), eqx.is_array)
 
@@ -63,17 +67,17 @@ class Shards(eqx.Module):
 
     @property
     def piece_shapes(self) -> Grouped:
-        """A piece with shapes in the place of arrays."""
+        """A piece with shapes in place of arrays."""
         return eqx.filter_eval_shape(
             lambda pieces: jax.tree.map(lambda x: x[0], pieces), self.pieces
         )
 
 
 def mesh_of(devices: int | str | None) -> Mesh | None:
-    """``"all"`` devices, or a number of them, the same number in every process.
+    """Return a mesh of ``"all"`` devices, or of a number of them, equally many in every process.
 
-    None is one device without a mesh; where there are several processes all devices, since
-    processes that are not in the mesh would be waited for.
+    None stands for one device without a mesh. If there are several processes it stands for all
+    devices, since the others would wait for a process that is not in the mesh.
     """
     if devices is None and jax.process_count() == 1:
         return None
@@ -96,7 +100,7 @@ def mesh_of(devices: int | str | None) -> Mesh | None:
 
 
 def shard(data: Grouped, mesh: Mesh) -> Shards:
-    """Divide the groups; a process makes and places the pieces of its own devices only."""
+    """Divide the groups; a process makes and places only the pieces of its own devices."""
     if not isinstance(data, Grouped):
         raise DeviceError(
             f"devices: data of type {type(data).__name__} cannot be divided by group; use Rows, "
@@ -104,8 +108,8 @@ def shard(data: Grouped, mesh: Mesh) -> Shards:
         )
     if data.num_present < mesh.size:
         raise DeviceError(
-            f"devices={mesh.size}: there are {data.num_present} groups only, and a device needs "
-            "one at least; ask for fewer devices."
+            f"devices={mesh.size}: there are only {data.num_present} groups, and a device needs "
+            "at least one; ask for fewer devices."
         )
     mine = [i for i, d in enumerate(mesh.devices) if d.process_index == jax.process_index()]
     spread = NamedSharding(mesh, BY_PIECE)
@@ -120,7 +124,7 @@ def shard(data: Grouped, mesh: Mesh) -> Shards:
 
 
 def place_latents(latents: Latents, mesh: Mesh) -> Latents:
-    """Latents of all draws (first axis) and pieces (second) on the devices of their pieces."""
+    """Place latents of all draws (first axis) and pieces (second) on the devices of the pieces."""
     spread = NamedSharding(mesh, Spec(None, AXIS))
 
     def place(z: Array) -> Array:
@@ -131,9 +135,9 @@ def place_latents(latents: Latents, mesh: Mesh) -> Latents:
 
 
 class Sharded(DividedModel):
-    """A model of grouped data that states its prior, on :class:`Shards` of them.
+    """A model of grouped data that states its prior, on :class:`Shards` of the data.
 
-    Latents have a leading axis, one entry per piece, and stay where their groups are.
+    Latents have a leading axis with one entry per piece, and stay where their groups are.
     """
 
     def __check_init__(self) -> None:
@@ -146,7 +150,7 @@ class Sharded(DividedModel):
                 )
 
     def init_params(self, key: Key, data: Shards) -> Params:
-        # All pieces give the same.
+        # All pieces give the same result.
         return data.each(
             lambda given, split, piece: given[0].init_params(given[1], piece),
             (self.model, key),
@@ -205,7 +209,7 @@ class Sharded(DividedModel):
 
 
 def _own(key: Key) -> Key:
-    """The key of a device's piece."""
+    """Return the key of the piece on this device."""
     return jax.random.fold_in(key, jax.lax.axis_index(AXIS))
 
 
@@ -216,7 +220,7 @@ def _stacked(latents: Latents) -> Latents:
 def _part(
     theta: Array, given: tuple, split: tuple, piece: Grouped, name: str, unravel: Callable, of: int
 ) -> Scalar:
-    """A piece's term of a density, with its share of the prior."""
+    """Return the term of one piece in a density, with its share of the prior."""
     model, replicated = given
     params = unravel(theta)
     value = getattr(model, name)(params, *replicated, *split, piece)
@@ -233,7 +237,7 @@ def _total(
     name: str,
     unravel: Callable,
 ) -> Scalar:
-    """A density, summed over the pieces."""
+    """Return a density, summed over the pieces."""
 
     def local(same: tuple, split: tuple, piece: Grouped) -> Scalar:
         theta, given = same
@@ -253,7 +257,7 @@ def _forward(
     name: str,
     unravel: Callable,
 ) -> tuple[Scalar, Array]:
-    """Value and gradient in one sum over the devices: each takes the time of a message."""
+    """Return value and gradient from a single sum over devices, since each sum is a message."""
 
     def local(same: tuple, split: tuple, piece: Grouped) -> Array:
         theta, given = same
@@ -281,7 +285,11 @@ def in_batches(
     full: bool = False,
     devices: int | str | None = None,
 ) -> tuple[Subsampled, Batches]:
-    """The model of a piece and the pieces; ``batch_groups=None`` where they lie on disk already."""
+    """Return the model of a piece, and the pieces, or refuse settings that exclude batches.
+
+    ``batch_groups``: about how many groups a piece has; None if the pieces are on disk already.
+    ``full``: whether a full covariance was asked for.
+    """
     if method != "auto":
         raise InputError(
             f"batch_groups with method={method!r}: the published rules see all groups at every "
@@ -291,7 +299,8 @@ def in_batches(
         raise InputError("batch_groups with family='full' (rank='full'): give a number of factors.")
     if devices is not None:
         raise InputError(
-            f"batch_groups with devices={devices!r}: a batch is one device's work; choose one."
+            f"batch_groups with devices={devices!r}: a batch is computed on one device; choose one "
+            "of the two settings."
         )
     if not isinstance(data, Rows | StreamedRows) or not isinstance(model, MarginalModel):
         raise InputError(
@@ -300,7 +309,7 @@ def in_batches(
         )
     if getattr(model, "gibbs", None) is not None:
         raise InputError(
-            "batch_groups with Gibbs sweeps: they go on from the last draw of a group's effects, "
+            "batch_groups with Gibbs sweeps: they continue from a group's last draw of effects, "
             "which is many steps old; give the model gibbs=None."
         )
     pieces = data if isinstance(data, StreamedRows) else StackedPieces(data, batch_groups, seed)

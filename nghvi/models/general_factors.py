@@ -1,7 +1,7 @@
 """Several grouping factors and a response that is not Gaussian, such as counts or classes.
 
-Effects are integrated out by :mod:`nghvi.latents.crossed_integrals`, to any accuracy: a model is
-``refined`` by more draws and nodes, and without draws it is Laplace's approximation.
+Effects are integrated out by :mod:`nghvi.latents.crossed_integrals` to any accuracy: a ``refined``
+model has more draws and nodes, and one without draws is Laplace's approximation.
 """
 
 import dataclasses
@@ -22,20 +22,23 @@ from nghvi.models.parameters import MixedParams
 from nghvi.models.several_factors import Effects, WithFactors
 
 PAIRS, MORE, FRESH = 8, 4, 128
-"""Pairs of draws to begin with, how many times as many a refinement takes, and how many tell the
-level of the marginal in the end."""
+"""Numbers of pairs of draws: the first number, the factor by which a refinement increases it, and
+the number that determines the level of the marginal in the end."""
 FINER = {1: 14, 2: 7}
 """Quadrature nodes per dimension of a refined model, by number of random effects."""
 LARGEST_GRID = 16_000
-"""Points per row, draws times nodes, that are affordable."""
+"""Number of points per row, draws times nodes, up to which integrals are affordable."""
 
 
 class GeneralFactors(WithFactors):
-    """``num_pairs``: of draws of the effects that quadrature does not integrate."""
+    """Several factors with any response.
+
+    ``num_pairs``: number of pairs of draws of the effects that quadrature does not integrate.
+    """
 
     num_pairs: int = eqx.field(static=True, default=PAIRS)
     place: crossed_integrals.Place | None = None
-    """Where effects are drawn; None is where Laplace's approximation has them."""
+    """Where effects are drawn; None stands for Laplace's approximation."""
 
     @property
     def nodes(self) -> int:
@@ -68,7 +71,7 @@ class GeneralFactors(WithFactors):
         return min(self.num_pairs, 1) if self.is_quadrature(data) else 2 * self.num_pairs
 
     def is_quadrature(self, data: CrossedRows) -> bool:
-        """Whether nothing is left to draw, as with factors that are nested."""
+        """Return whether nothing is left to draw, as with nested factors."""
         return crossed_integrals.num_drawn(data.plan, self.nodes) == 0
 
     def suited(self, data: CrossedRows) -> "GeneralFactors":
@@ -84,7 +87,7 @@ class GeneralFactors(WithFactors):
         return dataclasses.replace(self, effects_unit=jnp.concatenate(units))
 
     def problem(self, params: MixedParams, data: CrossedRows) -> crossed.CrossedProblem:
-        """What the whitened effects of all factors solve."""
+        """Return the problem of the whitened effects of all factors."""
         h, lower = self.features(params, data.rows.x), self.precision_factors(params)
         first, *later = (
             whiten_design(select(h, self.by_factor[f]), lower[f]) for f in data.plan.order

@@ -2,7 +2,7 @@
 
     y_i ~ response(eta_i),   eta_i = h(x_i)' beta + h_R(x_i)' alpha_k,   alpha_k ~ N(0, Omega)
 
-for row i of group k; h are the trunk's features and R the ones whose coefficients vary.
+for row i of group k, where h are the trunk's features and R those whose coefficients vary.
 theta = (weights, beta, dispersion, free parameters of Omega), all unconstrained.
 """
 
@@ -31,28 +31,28 @@ from nghvi.networks import LEAST_SIZE, Identity, Skip, Trunk
 from nghvi.priors import EffectsPrior, Priors, normal_log_density
 
 MOVES = 5
-"""Metropolis moves a draw of the effects makes from the last one."""
+"""Number of Metropolis moves from one draw of the effects to the next."""
 
 GroupedData = Any
-"""Rows, or LinearStatistics or a Panel where the model needs no more."""
+"""Rows, or LinearStatistics or a Panel if the model needs no more."""
 Effects = Any
-"""One row per group; of several factors such a table each."""
+"""A table with one row per group; for several factors, one such table per factor."""
 
 
 class MixedModel(MarginalModel):
     """A mixed model with one grouping factor.
 
-    ``random``: indices of the features with group-specific coefficients. Where their
-    conditional is not known exactly, effects are drawn by independence Metropolis, or, with
-    ``gibbs`` (the published way), by that many Gibbs sweeps from the last draw.
-    ``known_coef``: coefficients of the last features that are not parameters: 0 of a feature that
-    has effects only, 1 of an offset. ``relative_coef``: theta holds the coefficients in units of
+    ``random``: indices of the features with group-specific coefficients. If their conditional is
+    not known exactly, effects are drawn by independence Metropolis, or, with ``gibbs`` (the
+    published way), by that many Gibbs sweeps from the last draw.
+    ``known_coef``: fixed coefficients of the last features: 0 for a feature that only has effects,
+    1 for an offset. ``relative_coef``: whether theta holds the coefficients in units of
     :meth:`coef_unit`, in which the posterior of a response that attenuates them is less curved.
-    ``effects_unit``: theta holds Omega in the coordinates of :mod:`nghvi.models.parameters` with
-    these units, not in its prior's. ``start``: where a network with a skip connection starts.
-    ``num_facts``: so many last columns of the inputs are not inputs of the trunk but what the
-    response knows about every row, such as its trials. ``grid``: the quadrature as data, in place
-    of ``num_nodes``, while a fit may refine it (:meth:`refinable`).
+    ``effects_unit``: if given, theta holds Omega in the coordinates of
+    :mod:`nghvi.models.parameters` with these units. ``start``: where a network with a skip
+    connection starts. ``num_facts``: how many of the last columns are not inputs of the trunk but
+    facts that the response knows about rows, such as trials. ``grid``: the quadrature as data, in
+    place of ``num_nodes``, while a fit may refine it (:meth:`refinable`).
     """
 
     trunk: Trunk
@@ -78,7 +78,7 @@ class MixedModel(MarginalModel):
 
     @property
     def nodes(self) -> int:
-        """Quadrature nodes per dimension, or radii; 1 is Laplace's approximation."""
+        """Number of quadrature nodes per dimension, or radii; 1 is Laplace's approximation."""
         if self.grid is not None:
             return int(self.grid.num_nodes)
         return integrate.first_nodes(self.num_effects) if self.num_nodes is None else self.num_nodes
@@ -93,7 +93,7 @@ class MixedModel(MarginalModel):
         return known or self.grid is not None or self.nodes > 1
 
     def suited(self, data: GroupedData) -> "MixedModel":
-        """The same model with coordinates of Omega, or a start, that suit the data."""
+        """Return the same model with coordinates of Omega, or a start, that suit the data."""
         if isinstance(self.trunk, Skip) and self.response.conjugate:
             known = isinstance(data, Rows | Panel)
             return dataclasses.replace(self, start=LinearStart.of(data)) if known else self
@@ -172,7 +172,7 @@ class MixedModel(MarginalModel):
         r, q = self.num_effects, self.trunk.num_features - len(self.known_coef)
         if isinstance(data, LinearStatistics | CrossedStatistics):
             coef = data.centre[:q]
-            # A perfect fit (fewer rows than columns) would start at a noise variance of zero.
+            # A perfect fit (fewer rows than columns) would start from a noise variance of zero.
             floor = 0.01 * data.variance + 1e-300
             dispersion = jnp.log(jnp.maximum(data.square_total / data.num_rows, floor))[None]
             unit = jnp.exp(dispersion[0]) / jnp.maximum(data.effects_square, 1e-300)
@@ -180,7 +180,7 @@ class MixedModel(MarginalModel):
             coef = jnp.zeros(q).at[0].set(self.response.typical_predictor)
             dispersion = self.response.start(data.variance)
             unit = jnp.ones(r)
-        # What a network's climb finds with effects at rest (log_at_rest) needs little of them.
+        # A network climbs with effects at rest (log_at_rest), and then needs only small ones.
         small = not (self.response.conjugate or isinstance(self.trunk, Identity))
         variances = jnp.clip((0.01 if small else 0.2) * unit, 1e-8, 1e8)
         if self.start is not None:
@@ -194,13 +194,13 @@ class MixedModel(MarginalModel):
         return MixedParams(weights, coef, dispersion, effects, jnp.zeros(self._num_scales(weights)))
 
     def _free_effects(self, params: MixedParams) -> tuple[Float[Array, " free"], Scalar]:
-        """Omega in the coordinates of its prior, and the log Jacobian of the change."""
+        """Return Omega in the coordinates of its prior, and the log Jacobian of the change."""
         if self.effects_unit is None:
             return params.effects, jnp.zeros(())
         return parameters.to_free(params.effects, self.effects_unit, self.effects_prior.correlated)
 
     def effects_from_free(self, free: Float[Array, " free"]) -> Float[Array, " free"]:
-        """What theta holds of Omega, from the coordinates of its prior."""
+        """Return what theta holds for Omega, given the coordinates of its prior."""
         if self.effects_unit is None:
             return free
         return parameters.from_free(free, self.effects_unit, self.effects_prior.correlated)
@@ -217,7 +217,7 @@ class MixedModel(MarginalModel):
         return total + self.effects_prior.log_density(free, self.num_effects) + log_jacobian
 
     def _log_intercept(self, params: MixedParams) -> Scalar:
-        """What the intercept's density given the dispersion exceeds that of a coefficient by."""
+        """Return the log density of the intercept given the dispersion, less a coefficient's."""
         found = self.response.intercept_prior(self.dispersion(params), self.priors)
         if found is None:
             return jnp.zeros(())
@@ -227,11 +227,11 @@ class MixedModel(MarginalModel):
 
     @property
     def intercept_sd(self) -> float:
-        """Prior sd of a coefficient in the intercept's place."""
+        """Prior sd of the first coefficient, if it were not an intercept."""
         return float(np.ravel(np.asarray(self.priors.coef_sd))[0])
 
     def log_volume(self, params: MixedParams) -> Scalar:
-        """The Jacobians in :meth:`log_prior`, which the density of stated numbers does not have."""
+        """Return the Jacobians in :meth:`log_prior`, absent from the density of stated numbers."""
         total = self.response.log_volume(self.dispersion(params), self.priors)
         if self.num_effects == 0:
             return total
@@ -242,7 +242,7 @@ class MixedModel(MarginalModel):
     def sample_prior(
         self, rng: np.random.Generator, number: int, start: MixedParams
     ) -> MixedParams:
-        """Draws of all but the weights, which are ``start``'s, with leading axis ``number``."""
+        """Draw all parameters but the weights, which are ``start``'s; leading axis ``number``."""
         return draws_of_prior(self, rng, number, start)
 
     def _num_scales(self, weights: PyTree) -> int:
@@ -250,33 +250,33 @@ class MixedModel(MarginalModel):
         return len(jax.tree.leaves(weights)) if learnt else 0
 
     def precision_factor(self, params: MixedParams) -> Float[Array, "r r"]:
-        """Lower triangular L with Omega^-1 = L L'."""
+        """Return the lower triangular L with Omega^-1 = L L'."""
         free, _ = self._free_effects(params)
         return self.effects_prior.precision_factor(free, self.num_effects)
 
     def features(self, params: MixedParams, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
-        """h(x)."""
+        """Return h(x)."""
         return self.trunk(params.weights, self._inputs(x))
 
     def _inputs(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
         return x[:, : x.shape[1] - self.num_facts]
 
     def response_at(self, x: Float[Array, "n d"]) -> Response:
-        """The response of rows with these inputs, which knows their facts."""
+        """Return the response for rows with these inputs, which knows their facts."""
         return self.response.given(x[:, -self.num_facts :]) if self.num_facts else self.response
 
     def response_of(self, data: Rows) -> Response:
-        """The response of every observation."""
+        """Return the response for all observations, which knows their facts."""
         if not self.num_facts:
             return self.response
         facts = data.features(lambda x: x[:, -self.num_facts :])
         return self.response.given(data.at_observations(facts))
 
     def coef_unit(self, params: MixedParams) -> Scalar:
-        """What theta's coefficients are multiplied by to give beta: 1 unless they are relative.
+        """Return the factor from theta's coefficients to beta, which is 1 unless they are relative.
 
         Averaged over effects of variance v, a coefficient of a binary response is attenuated to
-        about beta / sqrt(1 + a v). Data tell that ratio; beta itself grows with v.
+        about beta / sqrt(1 + a v). The data determine this ratio; beta itself grows with v.
         """
         if not self.relative_coef or self.num_effects == 0:
             return jnp.ones(())
@@ -284,25 +284,25 @@ class MixedModel(MarginalModel):
         return jnp.sqrt(1 + self.response.attenuation * jnp.sum(inverse**2))
 
     def coef(self, params: MixedParams) -> Float[Array, " q"]:
-        """beta, without the known coefficients."""
+        """Return beta without the known coefficients."""
         return self.coef_unit(params) * params.coef
 
     def dispersion(self, params: MixedParams) -> Float[Array, " c"]:
-        """The response's own parameters; logarithms of gaps between cutpoints are relative, too."""
+        """Return the response's parameters; log gaps between cutpoints may be relative as well."""
         if not (self.relative_coef and self.response.takes_intercept):
             return params.dispersion
         return params.dispersion + jnp.log(self.coef_unit(params))
 
     def all_coef(self, params: MixedParams) -> Float[Array, " q"]:
-        """beta with the known coefficients."""
+        """Return beta with the known coefficients."""
         return jnp.concatenate([self.coef(params), jnp.array(self.known_coef)])
 
     def design(self, features: Float[Array, "n q"]) -> Float[Array, "n r"]:
-        """The features with random coefficients."""
+        """Return the features with random coefficients."""
         return select(features, self.random)
 
     def row_problem(self, params: MixedParams, data: Rows) -> RowProblem:
-        """The effects' problem for a response that is not conjugate."""
+        """Return the problem of the effects, for a response that is not conjugate."""
         h = data.features(lambda x: self.features(params, x))
         return RowProblem.whiten(
             self.response_of(data),
@@ -314,7 +314,7 @@ class MixedModel(MarginalModel):
         )
 
     def conditional(self, params: MixedParams, data: GroupedData) -> conjugate.Conditional:
-        """Exact conditional of the effects under a Gaussian response."""
+        """Return the exact conditional of the effects under a Gaussian response."""
         moments, lower = self._moments(params, data), self.precision_factor(params)
         noise_var = jnp.exp(params.dispersion[0])
         return conjugate.condition(moments.gram, moments.cross, noise_var, lower)
@@ -322,9 +322,9 @@ class MixedModel(MarginalModel):
     def _in_plain_coordinates(
         self, params: MixedParams
     ) -> "tuple[MixedModel, MixedParams, Scalar]":
-        """The same density of beta and Omega's free parameters themselves; the log Jacobian.
+        """Return the model and parameters in plain coordinates, and the log Jacobian.
 
-        What theta holds is translated once, not wherever it is read: that much less to compile.
+        Theta is translated once, not wherever it is read, which leaves less to compile.
         """
         free, log_jacobian = self._free_effects(params)
         model, params = dataclasses.replace(self, effects_unit=None), params._replace(effects=free)
@@ -390,7 +390,7 @@ class MixedModel(MarginalModel):
     def init_latents(self, key: Key, params: MixedParams, data: GroupedData) -> Effects:
         if self.gibbs is None or self.num_effects == 0:
             return self.draw_effects(key, params, data)
-        # From the prior: sweeps forget a start soon, but Adam remembers one that is far too large.
+        # From the prior: sweeps soon forget a start, but Adam remembers one that is far too large.
         noise = jax.random.normal(key, (self.num_effects, data.num_groups))
         return conjugate.colour(noise, self.precision_factor(params))
 
@@ -409,7 +409,7 @@ class MixedModel(MarginalModel):
         return conjugate.colour(whitened, lower)
 
     def draw_effects(self, key: Key, params: MixedParams, data: GroupedData) -> Effects:
-        """A draw of the effects that needs no earlier one."""
+        """Return a draw of the effects that does not depend on an earlier one."""
         lower = self.precision_factor(params)
         if self.num_effects == 0:
             return jnp.zeros((data.num_groups, 0))
@@ -417,7 +417,7 @@ class MixedModel(MarginalModel):
             return conjugate.sample(key, self.conditional(params, data))
         problem = self.row_problem(params, data)
         proposal = drawn.make_proposal(problem, self._proposal_nodes)
-        # Laplace's moments are farther off than quadrature's: more moves to forget them.
+        # Laplace's moments are less accurate than quadrature's, so it takes more moves.
         moves = MOVES if self._proposal_nodes > 1 else 5 * MOVES
         return conjugate.colour(drawn.sample(key, problem, proposal, moves), lower)
 
@@ -428,7 +428,7 @@ class MixedModel(MarginalModel):
     def effect_moments(
         self, key: Key, params: MixedParams, data: GroupedData
     ) -> tuple[Float[Array, "k r"], Float[Array, "r r k"]]:
-        """Conditional mean and covariance of the effects; one draw and 0 where unknown."""
+        """Return conditional mean and covariance of the effects; one draw and 0 if unknown."""
         r, lower = self.num_effects, self.precision_factor(params)
         if r > 0 and self.response.conjugate:
             return conjugate.moments(self.conditional(params, data))
@@ -443,7 +443,7 @@ class MixedModel(MarginalModel):
 
 
 def prepare(model: MixedModel, rows: Rows) -> Grouped:
-    """The smallest form of the data that serves the model exactly."""
+    """Return the smallest form of the data that serves the model exactly."""
     if model.response.conjugate and isinstance(model.trunk, Identity):
         return LinearStatistics.from_rows(rows, model.random, known=model.known_coef)
     return collapse(rows, sums_suffice=model.response.conjugate, merge=model.gibbs is None)

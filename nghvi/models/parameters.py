@@ -2,20 +2,21 @@
 
 theta = (weights, beta, dispersion, free parameters of Omega, log scales of the weights)
 
-The covariance of the effects has coordinates in which an sd of zero is an ordinary point. Theta
-holds u and kappa with (:mod:`nghvi._core.near_zero`)::
+The covariance of the effects may be held in coordinates in which an sd of zero is an ordinary
+point (:mod:`nghvi._core.near_zero`). Theta then holds u and kappa with::
 
     log sd_j = log c_j + u_j + log Phi(4 u_j)
     L_jk = D_j sinh kappa_jk  (j > k),  L_jj = D_j,  Omega^-1 = L L'
 
-and D such that the sds are those. kappa is Fisher's z of a partial correlation, in which priors of
-correlations are nearly normal, whatever the sds.
+and D such that the sds are as stated. kappa is Fisher's z of a partial correlation, in which priors
+of correlations are nearly normal, whatever the sds.
 
-The unit: an effect of variance v adds v x_i^2 to the variances of group k, whose information on it
-is I_k = sum_i x_i^2 / s^2 at noise of variance s^2. At v = 0 the data tell v to within an sd of
-``sqrt(2 / sum_k I_k^2)``, and c is its root. The factor 4 and this unit make the Kullback-Leibler
-distance of the best Gaussian least, on average over 8 to 3,000 groups and effects from none to
-strong: .01 nats (at most .04), where log sd has .10 (.28); a unit off by a factor 2 costs .03.
+The unit c follows from the data. An effect of variance v adds v x_i^2 to the variances of group k,
+whose information on it is I_k = sum_i x_i^2 / s^2 if the noise has variance s^2. At v = 0 the data
+determine v to within an sd of ``sqrt(2 / sum_k I_k^2)``, and c is the root of this sd. The factor 4
+and this unit minimise the Kullback-Leibler distance of the best Gaussian, on average over 8 to
+3,000 groups and effects from none to strong: it is .01 nats (at most .04), compared with .10 (.28)
+for log sd. A unit that is off by a factor of 2 costs .03.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,20 +39,20 @@ if TYPE_CHECKING:
 
 
 class MixedParams(NamedTuple):
-    """Unconstrained global parameters."""
+    """The global parameters of a mixed model, all unconstrained."""
 
     weights: PyTree
     coef: Float[Array, " q"]
     dispersion: Float[Array, " c"]
     effects: Float[Array, " free"]
     weight_scale: Float[Array | np.ndarray, " layers"] = np.zeros(0)
-    """Log scale of each layer's weights; empty where their prior is fixed."""
+    """Log scale of each layer's weights; empty if their prior is fixed."""
 
 
 def draws_of_prior(
     model: "MixedModel", rng: np.random.Generator, number: int, start: MixedParams
 ) -> MixedParams:
-    """Draws of all but the weights, which are ``start``'s, with leading axis ``number``."""
+    """Draw all parameters but the weights, which are ``start``'s; leading axis ``number``."""
     coef = np.asarray(model.priors.coef_sd) * rng.standard_normal((number, start.coef.size))
     dispersion = jnp.asarray(model.response.sample_prior(rng, number, model.priors))
     if (found := model.response.intercept_prior(dispersion, model.priors)) is not None:
@@ -67,7 +68,7 @@ def draws_of_prior(
         jnp.asarray(effects),
         rng.standard_normal((number, np.asarray(start.weight_scale).size)),
     )
-    # Priors are stated for the numbers themselves, theta may hold them in units of the effects.
+    # Priors are stated for plain numbers, but theta may hold them in units of the effects.
     plain = drawn._replace(weights=(), weight_scale=np.zeros((number, 0)))
     unit = jax.vmap(model.coef_unit)(plain)[:, None]
     own = dispersion - jnp.log(unit) if model.response.takes_intercept else dispersion
@@ -75,9 +76,9 @@ def draws_of_prior(
 
 
 def effects_units(data: LinearStatistics, noise: float | None) -> Float[Array, " r"]:
-    """Sds that data begin to tell from zero, each effect's.
+    """Return the unit c of each effect's sd: the data hardly distinguish smaller ones from zero.
 
-    ``noise``: the variance s^2 of a row, as far as the response knows it.
+    ``noise``: the variance s^2 of a row, or None to take the variance within groups.
     """
     gram = np.moveaxis(np.asarray(data.effects_gram), -1, 0)
     square = np.einsum("kjj->kj", gram)
@@ -87,7 +88,7 @@ def effects_units(data: LinearStatistics, noise: float | None) -> Float[Array, "
 
 
 def noise_within(data: LinearStatistics) -> float:
-    """Residual variance of y within groups, whose own coefficients take what they can."""
+    """Return the residual variance of y within groups, after regressions of each group alone."""
     gram = np.moveaxis(np.asarray(data.effects_gram), -1, 0)
     cross = np.asarray(data.effects_cross).T
     level = np.maximum(np.einsum("kjj->j", gram) / float(data.num_rows), 1e-300)
@@ -102,7 +103,10 @@ def noise_within(data: LinearStatistics) -> float:
 def to_free(
     coordinates: Float[Array, " free"], unit: Float[Array, " r"], correlated: bool
 ) -> tuple[Float[Array, " free"], Scalar]:
-    """The free parameters that priors are stated for, and the log Jacobian of this change."""
+    """Return the free parameters for which priors are stated, and the log Jacobian.
+
+    ``coordinates``: u and kappa as theta holds them; ``unit``: c of every effect.
+    """
     r = unit.size
     if not correlated:
         free = 2 * (jnp.log(unit) + near_zero.log_in_units(coordinates))
@@ -110,7 +114,7 @@ def to_free(
     entries = unpack_lower(coordinates, r, r)
     u = jnp.diagonal(entries)
     shape = jnp.tril(jnp.sinh(entries), -1) + jnp.eye(r)
-    # Omega = D^-1 A^-T A^-1 D^-1 with A this shape: the sds are the norms of A^-1's columns by D.
+    # Omega = D^-1 A^-T A^-1 D^-1 with A this shape: sds are norms of the columns of A^-1 over D.
     norms = 0.5 * jnp.log(jnp.sum(small.inverse_lower(shape) ** 2, axis=0))
     log_d = norms - jnp.log(unit) - near_zero.log_in_units(u)
     lower = jnp.exp(log_d)[:, None] * shape
@@ -122,7 +126,7 @@ def to_free(
 def from_free(
     free: Float[Array, " free"], unit: Float[Array, " r"], correlated: bool
 ) -> Float[Array, " free"]:
-    """The inverse of :func:`to_free`."""
+    """Return what theta holds, given the free parameters: the inverse of :func:`to_free`."""
     if not correlated:
         return near_zero.coordinate(0.5 * free - jnp.log(unit))
     lower = unpack_log_cholesky(free, unit.size)
@@ -132,26 +136,27 @@ def from_free(
 
 
 class LinearStart(NamedTuple):
-    """Where a network begins that has the inputs beside it: least squares without the network."""
+    """Where a network with a skip connection starts: least squares without the network."""
 
     coef: Float[Array, " q"]
-    """Of the intercept and the inputs."""
+    """Coefficients of the intercept and the inputs."""
     noise: Scalar
+    """Variance within groups, by analysis of variance."""
     between: Scalar | Float[Array, " r"]
-    """Variances within groups and of their intercepts, by analysis of variance; the second of
-    several factors for every effect, as if its factor were the only one."""
+    """Variance of the groups' intercepts, by analysis of variance. For several factors there is one
+    per effect, computed as if its factor were the only one."""
 
     @staticmethod
     @program
     def of(data: Rows | Panel) -> "LinearStart":
-        """From all rows."""
+        """Return the start given by all rows."""
         q = data.x.shape[1] + 1
         sums = data.moments(_with_ones, jnp.zeros(q), tuple(range(q)))
         return LinearStart._of_moments(sums, data.variance)
 
     @staticmethod
     def of_factors(data: CrossedPanel, effects: tuple[int, ...]) -> "LinearStart":
-        """From rows with several factors, of which each has so many effects."""
+        """Return the start for several factors; ``effects``: how many effects each factor has."""
         q = data.x.shape[1] + 1
         each = [
             LinearStart._of_moments(sums, data.variance)
@@ -163,7 +168,7 @@ class LinearStart(NamedTuple):
 
     @staticmethod
     def _of_moments(sums: Moments, variance: Scalar) -> "LinearStart":
-        """Of a column of ones and all inputs, about zero."""
+        """Return the start, given moments about zero of a column of ones and all inputs."""
         q = len(sums.cross)
         gram, cross = jnp.sum(sums.gram, axis=-1), jnp.sum(sums.cross, axis=-1)
         coef = jnp.linalg.solve(gram + 1e-6 * sums.num_rows * jnp.eye(q), cross)

@@ -2,9 +2,9 @@
 
     y_i = h(x_i)' beta + sum_f h_f(x_i)' alpha_{f, level of f} + e_i,   alpha_{f,k} ~ N(0, Omega_f)
 
-Effects are independent over factors and levels. Theta holds the free parameters of one Omega after
-the other. Here the response is Gaussian, and h may be a network's features; others are in
-:mod:`nghvi.models.general_factors`.
+Effects are independent between factors and between levels. Theta holds the free parameters of all
+Omega_f one after another. Here the response is Gaussian, and h may be the features of a network;
+other responses are in :mod:`nghvi.models.general_factors`.
 """
 
 import abc
@@ -34,24 +34,24 @@ from nghvi.networks import Skip
 from nghvi.priors import EffectsPrior
 
 PROBES, MORE, FRESH = 4, 4, 16
-"""Of a rest that is not dense: to begin with, how many times as many a refinement takes, and how
-many tell the level of the marginal in the end."""
+"""Numbers of random probes for a rest that is not dense: the first number, the factor by which a
+refinement increases it, and the number that determines the level of the marginal in the end."""
 LARGEST_COVARIANCE = 500_000
-"""Covariances of effects beyond which predictions draw them instead."""
+"""Number of covariances of effects beyond which predictions draw the effects instead."""
 
 Effects = tuple[Float[Array, "k r"], ...]
-"""One row per level, of every factor in the order in which they were given."""
+"""A table with one row per level for every factor, in the order in which factors were given."""
 Summed = CrossedStatistics | CrossedPanel
-"""The second where a network's features change with theta."""
+"""Sums over rows; the second kind is for features of a network, which change with theta."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ByFactor:
-    """Independent priors of the covariances of several factors: that of their block diagonal."""
+    """Independent priors of the covariances of several factors, as one for their block diagonal."""
 
     parts: tuple[EffectsPrior, ...]
     effects: tuple[int, ...]
-    """How many each has."""
+    """Number of effects of each factor."""
     correlated = True
 
     def _split(self, values: Array, sizes: Iterator[int]) -> list[tuple[EffectsPrior, Array, int]]:
@@ -60,7 +60,7 @@ class ByFactor:
         return list(zip(self.parts, pieces, self.effects, strict=True))
 
     def each(self, free: Float[Array, " free"]) -> list[tuple[EffectsPrior, Array, int]]:
-        """Every prior with its part of the free parameters and its number of effects."""
+        """Return every prior with its part of the free parameters and its number of effects."""
         return self._split(free, (p.size(n) for p, n in zip(self.parts, self.effects, strict=True)))
 
     def size(self, r: int) -> int:
@@ -87,7 +87,7 @@ class ByFactor:
         return np.concatenate(drawn, axis=1)
 
     def stated(self, effect: int | None) -> str:
-        """Of an effect, numbered over all factors; correlations are stated by their own factor."""
+        """Return the prior of an effect in words; effects are numbered over all factors."""
         if effect is None:
             return self.parts[0].stated(None)
         for prior, number in zip(self.parts, self.effects, strict=True):
@@ -98,30 +98,30 @@ class ByFactor:
 
 
 class Spread(eqx.Module):
-    """How far the data leave coefficients open, given the variances.
+    """How uncertain the coefficients remain, given the variances.
 
-    An effect of K levels with variance w leaves the mean of its column's coefficient a variance of
-    about w / K, noise of variance v one of v / sum_i x_i^2. Few levels tell w to within a factor,
-    and the coefficient then has long tails, which its ratio to that sd has not.
+    An effect of K levels with variance w leaves its column's coefficient a variance of about w / K,
+    and noise of variance v leaves one of v / sum_i x_i^2. Few levels determine w only to within a
+    factor, so the coefficient has long tails; its ratio to that sd does not.
     """
 
     centre: Float[Array, " q"]
     square: Float[Array, " q"]
     """Sum of squares of each column."""
     levels: Float[Array, " r"]
-    """How many there are of each effect."""
+    """Number of levels of each effect's factor."""
 
 
 class WithFactors(MixedModel):
-    """Coordinates and priors of the effects of several factors, whatever the response.
+    """A model with several factors, whatever the response: coordinates and priors of the effects.
 
-    ``random``: the features with effects of one factor after the other.
+    ``random``: the features with effects, listed factor by factor.
     """
 
     parts: tuple[EffectsPrior, ...] = eqx.field(static=True, default=())
-    """The prior of every factor's Omega."""
+    """The prior of the Omega of each factor."""
     effects: tuple[int, ...] = eqx.field(static=True, default=())
-    """How many of ``random`` belong to each."""
+    """How many entries of ``random`` belong to each factor."""
 
     @property
     def effects_prior(self) -> ByFactor:
@@ -129,7 +129,7 @@ class WithFactors(MixedModel):
 
     @property
     def by_factor(self) -> tuple[tuple[int, ...], ...]:
-        """The features with effects of every factor."""
+        """Features with effects, by factor."""
         ends = itertools.accumulate(self.effects)
         return tuple(self.random[a:b] for a, b in itertools.pairwise((0, *ends)))
 
@@ -160,14 +160,14 @@ class WithFactors(MixedModel):
         return [self.effects_unit[a:b] for a, b in itertools.pairwise((0, *ends))]
 
     def precision_factors(self, params: MixedParams) -> tuple[Float[Array, "r r"], ...]:
-        """Of every factor, in the order in which they were given."""
+        """Return L of every factor, in the order in which factors were given."""
         free, _ = self._free_effects(params)
         return tuple(p.precision_factor(part, n) for p, part, n in self.effects_prior.each(free))
 
     def coloured(
         self, whitened: tuple[Array, ...], params: MixedParams, plan: Elimination
     ) -> Effects:
-        """From the order of elimination and N(0, I) to that of the factors and their units."""
+        """Return effects in the order and units of the factors, given whitened ones."""
         lower = self.precision_factors(params)
         given = plan.in_given_order(whitened)
         return tuple(conjugate.colour(u, root) for u, root in zip(given, lower, strict=True))
@@ -175,7 +175,7 @@ class WithFactors(MixedModel):
     def coloured_moments(
         self, means: tuple[Array, ...], covariances: tuple, params: MixedParams, plan: Elimination
     ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
-        """The same of means and covariances of every level."""
+        """Return means and covariances of every level, converted as in :meth:`coloured`."""
         halves = map(small.inverse_lower, self.precision_factors(params))
         parts = zip(
             self.coloured(means, params, plan),
@@ -189,7 +189,7 @@ class WithFactors(MixedModel):
     def moments_by_factor(
         self, key: Key, params: MixedParams, data: Data
     ) -> tuple[tuple[Float[Array, "k r"], Float[Array, "r r k"]], ...]:
-        """Conditional mean and covariance of the effects of every factor."""
+        """Return the conditional mean and covariance of the effects of every factor."""
 
     def log_joint_moving(
         self, params: MixedParams, anchor: MixedParams, latents: Effects, data: Data
@@ -206,10 +206,11 @@ class WithFactors(MixedModel):
 
 
 class SeveralFactors(WithFactors):
-    """Gaussian response: all effects integrate out exactly.
+    """Several factors with a Gaussian response, whose effects all integrate out exactly.
 
-    ``spread``: theta holds the coefficients as distances from a fit in units of :class:`Spread`.
-    ``num_probes``: random signs that estimate a determinant which is too large; 0 where none is.
+    ``spread``: if given, theta holds the coefficients as distances from a least squares fit, in the
+    units of :class:`Spread`. ``num_probes``: number of random signs that estimate a determinant too
+    large to compute; 0 if none is.
     """
 
     spread: Spread | None = None
@@ -285,12 +286,12 @@ class SeveralFactors(WithFactors):
         return dataclasses.replace(self, num_probes=MORE * self.num_probes)
 
     def sums(self, params: MixedParams, data: Summed) -> Sums:
-        """Of all rows at these parameters, in the order of elimination."""
+        """Return the sums over all rows at these parameters, in the order of elimination."""
         features = functools.partial(self.features, params)
         return data.sums(features, self.all_coef(params), self.by_factor)
 
     def system(self, params: MixedParams, data: Summed) -> schur.System:
-        """What the whitened effects of all factors solve."""
+        """Return the linear system that the whitened effects of all factors solve."""
         return self._whitened(self.sums(params, data), params, data.plan)
 
     def _whitened(self, sums: Sums, params: MixedParams, plan: Elimination) -> schur.System:
@@ -303,7 +304,7 @@ class SeveralFactors(WithFactors):
         )
 
     def joint_conditional(self, params: MixedParams, data: Summed) -> schur.Conditional:
-        """Exact conditional of the whitened effects of all factors."""
+        """Return the exact conditional of the whitened effects of all factors."""
         return schur.condition(schur.reduce(self.system(params, data), data.plan))
 
     def _probes(self, plan: Elimination) -> Float[Array, "s m"]:
@@ -342,7 +343,10 @@ class SeveralFactors(WithFactors):
     def draw_effects(
         self, key: Key, params: MixedParams, data: Summed, sign: float | Scalar = 1.0
     ) -> Effects:
-        """``sign``: of the draw's deviation from the mean; a pair of both has no error there."""
+        """Return a draw of the effects; ``sign`` multiplies its deviation from the mean.
+
+        The mean of two draws of opposite sign is exact.
+        """
         system, plan = self.system(params, data), data.plan
         reduced = schur.reduce(system, plan)
         if plan.dense:
@@ -352,7 +356,7 @@ class SeveralFactors(WithFactors):
         return self.coloured(drawn, params, plan)
 
     def draws_for(self, data: Summed) -> bool:
-        """Whether predictions draw effects, since the covariances of all levels are too many."""
+        """Return whether predictions draw effects because their covariances are too many."""
         first, *others = data.plan.columns
         return not data.plan.dense or max(first, sum(others)) * sum(others) > LARGEST_COVARIANCE
 
