@@ -386,7 +386,7 @@ def summary() -> Row:
         probit=f"{max(probit):.3f}",
         texts=len(texts),
         excluded=sum(len(row["excluded"]) for row in texts),
-        warm=", ".join(f"{PROBLEMS[name]} {value:.2g} s" for name, value in warm.items()),
+        warm=", ".join(f"{value:.2g} s ({PROBLEMS[name]})" for name, value in warm.items()),
     )
 
 
