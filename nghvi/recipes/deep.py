@@ -1,27 +1,26 @@
 """Recipe for networks and other posteriors without one clear mode.
 
-    climb     Adam to a mode, from several random starts; the best goes on. With a skip connection
-              it begins as a *search*, with the prior counted by a tenth
+    climb     Adam to a mode, from several random starts; the best is continued. With a skip
+              connection it begins as a *search*, in which the prior counts a tenth
     explore   Adam on the factor Gaussian in fixed units from small variances: leaves poor modes
     polish    Adam in units of the current posterior sd, with decaying steps
 
-each ending with an average of its last tenth; another family takes the factor Gaussian's place
-where it is asked for. Where the model moves naturally (a network with a skip connection, effects
-integrated out) one stage takes the place of the last two:
+Each ends with an average of its last tenth. Another family replaces the factor Gaussian if it is
+asked for. If the model moves naturally (a network with a skip connection, effects integrated out)
+one stage replaces the last two:
 
     natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps
 
-A diagonal Gaussian pays for every weight as if the data had to tell it by itself; n rows tell n
-combinations of m weights at most. Where m > n the data count m / n times for the weights, four
-times at most in the first natural stage and twice in those that follow.
+A diagonal Gaussian pays for every weight as if the data had to determine it by itself, but n rows
+determine at most n combinations of m weights. If m > n the data therefore count m / n times for the
+weights, at most four times in the first natural stage and twice in those that follow.
 
 A Gaussian started away from a mode stays with a network too simple for the data, since noisy
 weights make complexity look costly; one that is only polished stays at the first mode. A climb
 from random weights that explain nothing yet goes down the prior to no network at all, unless the
-data come first for a while; what they do not support is given up later. The verdict
-says "settled": such a posterior has many modes, and the result describes one of them. A fit is
-settled if the ELBO moved by no more than a nat (or 0.0025 nats per parameter) in its last steps,
-noise included.
+data come first for a while; what they do not support is given up later. The verdict says "settled":
+such a posterior has many modes, and the result describes one of them. A fit is settled if the ELBO
+moved by no more than a nat (or 0.0025 nats per parameter) in its last steps, noise included.
 """
 
 import dataclasses
@@ -50,31 +49,34 @@ from nghvi.recipes.settings import Settings
 from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
 
 STEPS, SAMPLED_STEPS = 2100, 5400
-"""Steps of one start; more where latents are drawn, since that is noisier."""
+"""Number of steps of one start; more if latents are drawn, since that is noisier."""
 SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
+"""Shares of the steps by stage."""
 STARTS, STARTS_AT_REST = 3, 6
-"""Climbs; where latents are at rest they cost little, so there are more, twice as long."""
+"""Number of climbs. With latents at rest they cost little, so there are more, twice as long."""
 ENCORES = (0.5, 0.25, 0.25, 0.25)
-"""Further stages where the ELBO still moves, and how long natural steps are in them."""
+"""Lengths of natural steps in further stages, which are run while the ELBO still moves."""
 PRIOR_IN_SEARCH = 0.1
-"""How much the prior counts in the first half of a climb with a skip connection."""
+"""Weight of the prior in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
-"""Of natural gradient steps: of the mean in posterior sds, and of log variances."""
+"""Lengths of natural gradient steps: of the mean in posterior sds, and of log variances."""
 EMPHASIS_AT_FIRST, EMPHASIS = 4.0, 2.0
-"""How often data count for the weights of a network, at most, in the first and in later stages."""
+"""How many times the data count at most for a network's weights, in the first and later stages."""
 LEAST_PAIRS, MOST_PAIRS, FEWER_PAIRS, MOST_COSTLY_PAIRS = 25, 1600, 400, 100
-"""Pairs of draws behind the verdict; fewer where they leave no doubt, or take long."""
+"""Numbers of pairs of draws behind a verdict: the least, and the most for evaluations that are
+small, larger, and costly. Fewer are taken if they leave no doubt."""
 SMALL_EVALUATION = 20_000
-"""Numbers touched by one evaluation up to which there may be most pairs."""
+"""Numbers touched by one evaluation up to which ``MOST_PAIRS`` may be drawn."""
 LARGEST_EVALUATION = 50_000_000
-"""Numbers touched by one evaluation of the ELBO beyond which it is not evaluated anew."""
+"""Numbers touched by one evaluation beyond which the judge does not evaluate the ELBO itself."""
 CHUNK = 50
+"""Number of steps per compiled call."""
 LEAST_TO_JUDGE = 100
-"""Steps of the last stage: in fewer, any rise of the ELBO is lost in its noise."""
+"""Least number of steps of the last stage; in fewer, noise would hide any rise of the ELBO."""
 
 
 class Lengths(NamedTuple):
-    """Steps of each stage."""
+    """Number of steps of each stage."""
 
     climb: int
     explore: int
@@ -82,12 +84,12 @@ class Lengths(NamedTuple):
 
     @staticmethod
     def of(steps: int) -> "Lengths":
-        """Divide a budget; every stage gets a step."""
+        """Divide a number of steps; every stage gets at least one."""
         return Lengths(*(max(1, round(share * steps)) for share in SHARES.values()))
 
 
 def starting_sd(params: Params) -> Float[Array, " m"]:
-    """0.125 / sqrt(fan-in) for weight matrices, 0.05 for everything else; shapes suffice."""
+    """Return 0.125 / sqrt(fan-in) for weight matrices and 0.05 for all else; shapes suffice."""
 
     def leaf_sd(leaf: Array) -> np.ndarray:
         return np.full(leaf.size, 0.125 / np.sqrt(leaf.shape[-1]) if leaf.ndim > 1 else 0.05)
@@ -96,13 +98,13 @@ def starting_sd(params: Params) -> Float[Array, " m"]:
 
 
 def weights_per_row(params: Params, rows: float) -> float:
-    """Entries of weight matrices for every row of the data; shapes suffice."""
+    """Return the number of entries of weight matrices per row of the data; shapes suffice."""
     matrices = (leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
     return sum(matrices) / rows
 
 
 def emphasised(score: Score, params: Params, times: float) -> Score:
-    """The score with the data counted so many times for the entries of weight matrices."""
+    """Return the score in which data count several ``times`` for entries of weight matrices."""
     if times <= 1:
         return score
     each = [np.full(leaf.size, times if leaf.ndim > 1 else 1) for leaf in jax.tree.leaves(params)]
@@ -117,9 +119,10 @@ def deep_recipe(
     *,
     batch: int | None = None,
 ) -> Recipe:
-    """The recipe for this model; without ``steps`` it polishes again until the ELBO has settled.
+    """Return the recipe for this model.
 
-    ``batch``: draws evaluated side by side.
+    Unless the settings give a number of steps, it polishes again until the ELBO has settled.
+    ``batch``: draws evaluated side by side by the judge.
     """
     steps, start = settings.steps, settings.begin
     natural = settings.of_family is None and isinstance(score, Integrated)
@@ -130,7 +133,7 @@ def deep_recipe(
     rows = model.num_observations(data)
     redundancy = weights_per_row(params, rows)
     if natural and redundancy <= 1:
-        score = Integrated(roughly=True)  # noisy steps need few digits
+        score = Integrated(roughly=True)  # since noisy steps need few digits
     unit, climb_score = starting_sd(params), score
     at_rest = eqx.filter_eval_shape(model.log_at_rest, params, data) is not None
     if at_rest:
@@ -154,7 +157,7 @@ def deep_recipe(
         return Point(first_theta(key, model, data, start))
 
     def widen(q: Variational) -> Variational:
-        """A point becomes a narrow distribution."""
+        """Turn a point into a narrow distribution."""
         if not isinstance(q, Point):
             return q
         return family.at(q.mean, unit)
@@ -163,8 +166,8 @@ def deep_recipe(
         climbs = (stage.fit for stage in done if not stage.name.startswith("search"))
         return widen(max(climbs, key=_height).q)
 
-    # Adam moves a coordinate by about length x unit per step; log scales by the length itself. A
-    # step of the exploration is a multiple of the posterior sd, which falls with the root of n.
+    # Adam moves a coordinate by about length x unit per step, and log scales by the length itself.
+    # A step of the exploration is a multiple of the posterior sd, which falls with the root of n.
     wide = min(10.0, 550 / np.sqrt(rows)) * unit
     climb = stage("climb", climb_from, climb_score, ScaledGradient(20 * unit), 0.05, 0.0)
     explore = stage("explore", from_best, score, ScaledGradient(wide), 0.05, 0.3)
@@ -200,7 +203,7 @@ def deep_recipe(
             again = polish._replace(name=f"polish {n}")
             if natural:
                 again = natural_stage(f"natural {n}", carry_on, share)
-            needed = natural and kept_first and n == 2  # the first to count the data as all later
+            needed = natural and kept_first and n == 2  # the first with the final emphasis
             stages += in_two(again._replace(encore=not needed))
     judge = judge_settling(batch, settled, **about)
     recipe = Recipe("deep", tuple(stages), judge, widen)
@@ -208,7 +211,7 @@ def deep_recipe(
 
 
 def is_used(model: LatentModel, data: Data, q: Variational) -> bool:
-    """Whether the network is not given up: one that is need not settle."""
+    """Return whether the network contributes anything; if it does not, it need not settle."""
     example = data.example if isinstance(data, Batches) else data
     return not cast(MarginalModel, model).given_up(_params_at(model, example, q.centre))
 
@@ -219,7 +222,7 @@ def _params_at(model: LatentModel, data: Data, theta: Float[Array, " m"]) -> Par
 
 
 def searching(climb: Stage) -> tuple[Stage, Stage]:
-    """A climb whose first half counts the prior by a share; both halves are one program."""
+    """Return a climb in two halves, the first with a fainter prior; both share one program."""
 
     def half(name: str, begin: Begin, share: float) -> Stage:
         score = Faint(climb.algorithm.score, jax.device_put(np.asarray(share)))
@@ -238,24 +241,25 @@ def searching(climb: Stage) -> tuple[Stage, Stage]:
 
 
 def in_two(stage: Stage) -> tuple[Stage, Stage]:
-    """The same steps, two at least, as two stages, to see what the last quarter did."""
+    """Return the same steps, at least two, as two stages, to see what the last quarter did."""
     stage = stage._replace(num_steps=max(2, stage.num_steps))
     first = stage._replace(num_steps=stage.num_steps - max(1, stage.num_steps // 4))
     return first, stage._replace(encore=False, continues=True)
 
 
 def _height(climb: Fit) -> float:
-    """What a climb has reached: its objective, mean over the last tenth."""
+    """Return the objective that a climb has reached, averaged over its last tenth."""
     reached = np.asarray(cast(Info, climb.trace).log_target)
     height = float(np.mean(reached[-max(1, reached.size // 10) :]))
     return height if np.isfinite(height) else -np.inf
 
 
 def judge_settling(batch: int | None, settled: Cause, **about: float) -> Judge:
-    """Whether the ELBO still moves: what the last quarter of the polishing did to it.
+    """Return the judge of whether the ELBO still moved in the last quarter of the last stage.
 
-    The averages of q before and after that quarter are compared by the same draws where the ELBO
-    can be evaluated, by the noisy ELBO of the steps otherwise.
+    The averages of q before and after that quarter are compared on the same draws if the ELBO can
+    be evaluated, and otherwise by the noisy ELBO of the steps. ``settled``: the cause of a verdict
+    "settled"; ``about``: further facts for it.
     """
 
     def decide(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
@@ -289,7 +293,7 @@ def judge_settling(batch: int | None, settled: Cause, **about: float) -> Judge:
 
 
 def most_movement(dim: int) -> float:
-    """Nats by which the ELBO of a settled fit may still move.
+    """Return the nats by which the ELBO of a settled fit may still move.
 
     KL(q || p) falls by what the ELBO gains. A Gaussian whose sds are all wrong by a share e is
     about e^2 nats per parameter from the right one; one nat in all is little for any model.
@@ -298,7 +302,7 @@ def most_movement(dim: int) -> float:
 
 
 def is_affordable(model: MarginalModel, data: Data) -> bool:
-    """Whether the ELBO can be evaluated a few hundred times."""
+    """Return whether the ELBO can be evaluated a few hundred times."""
     return model.marginal_is_exact and evaluation_size(model, data) <= LARGEST_EVALUATION
 
 
@@ -311,7 +315,7 @@ def _paired_change(
     batch: int | None,
     limit: float,
 ) -> tuple[float, Bounds]:
-    """Difference of two ELBOs by the same noise, which is most of what they have in common."""
+    """Return the difference of two ELBOs on the same draws, which cancels most of the noise."""
     most = MOST_PAIRS if evaluation_size(model, data) <= SMALL_EVALUATION else FEWER_PAIRS
     most = most if model.integration_is_cheap else MOST_COSTLY_PAIRS
     pairs = np.zeros(0)
@@ -332,7 +336,7 @@ def _paired_change(
 
 
 def _traced_change(before: np.ndarray, after: np.ndarray) -> tuple[float, Bounds]:
-    """Difference of the noisy ELBO over as many steps before and after."""
+    """Return the difference of the noisy ELBO between equally many steps before and after."""
     before = before[-len(after) :]
     change = float(after.mean() - before.mean())
     error = np.hypot(*(np.std(x, ddof=1) / np.sqrt(len(x)) for x in (before, after)))

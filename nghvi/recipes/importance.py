@@ -3,24 +3,24 @@
 q is the best Gaussian; a posterior with few groups is skewed. For small m the exact posterior
 is in reach: draw from a multivariate t fitted to the weighted draws of q (heavier tails than
 the target's keep the weights bounded), weigh by p(y, theta) / proposal, smooth the largest
-weights, and keep the result if the Pareto shape says that it is reliable. Where densities take
-long, a polynomial through those of the first round stands for most of the others.
+weights, and keep the result if the Pareto shape says that it is reliable. If densities take long,
+a polynomial fitted to those of the first round replaces most of the others.
 
-Smoothing (PSIS; Vehtari, Simpson, Gelman, Yao and Gabry, 2024): beyond a cutoff u weights are taken
-to follow a generalised Pareto distribution, ``P(w > u + t) = (1 + k t / sigma)^(-1/k)``, and the
-largest ones are replaced by its quantiles. k and sigma are the estimates of Zhang and Stephens
+Smoothing (PSIS; Vehtari, Simpson, Gelman, Yao and Gabry, 2024): beyond a cutoff u the weights are
+taken to follow a generalised Pareto distribution, ``P(w > u + t) = (1 + k t / sigma)^(-1/k)``, and
+the largest ones are replaced by its quantiles. k and sigma are the estimates of Zhang and Stephens
 (2009): with b = -k / sigma, k(b) is the mean of log(1 - b t) in closed form, which leaves an
-average over a grid of b. arviz-stats computes the same, but loads matplotlib and xarray with it.
+average over a grid of b. arviz-stats computes the same, but loads matplotlib and xarray.
 
-The polynomial that stands for a log density at points where it was not evaluated::
+The polynomial that replaces a log density is::
 
     log p(y, theta)  ~  sum of c_a He_a(x) over |a| <= 4,      x = root^-1 (theta - centre)
 
-He_a are products of Hermite polynomials, orthonormal for a Gaussian x; those of degree three and
-four have small coefficients a priori, as much smaller as predicts points best that are left out.
-Weights of the posterior make what the least squares miss uncorrelated, under the posterior, with
-x and its squares: means and variances by the surface are wrong at second order only. Far out,
-where few points were evaluated, a polynomial knows nothing and says so.
+He_a are products of Hermite polynomials, orthonormal for a Gaussian x. Coefficients of degree three
+and four are shrunk, by as much as predicts left-out points best. The least squares are weighted by
+the posterior, so what they miss is uncorrelated, under the posterior, with x and its squares: means
+and variances computed with the surface are wrong only at second order. The surface is not used far
+out, where few points were evaluated.
 """
 
 import itertools
@@ -43,50 +43,57 @@ from nghvi._typing import Data
 RELIABLE = 0.7
 """Pareto shape above which importance weights are not to be trusted."""
 DEGREES = 7.0
+"""Degrees of freedom of the t from which draws are proposed."""
 LARGEST_DIMENSION = 60
+"""Number of parameters beyond which weights are not tried."""
 ENOUGH = 1500
-"""Effective draws with which no further round is made: means are known to 0.026 posterior sd."""
+"""Number of effective draws after which no further round is made: means are then known to 0.026
+posterior sd."""
 LOG2_SPREAD, EVEN = 12, 32
-"""Of evenly spread draws: how many there are, and how many of them tell a mean better than a
-hundred independent ones."""
+"""Number of evenly spread draws (as a power of two), and how many of the first ones give a mean
+more accurately than a hundred independent draws."""
 TAIL = 5
-"""Weights that a tail needs at least."""
+"""Least number of weights in a tail."""
 EQUAL = 1e-8
-"""Spread of log weights that is due to rounding."""
+"""Spread of log weights that is due to rounding only."""
 PRIOR_SHAPE, PRIOR_WEIGHTS = 0.5, 10
-"""The shape is drawn towards 0.5 as if by so many weights: a short tail says little about it."""
+"""Value to which the shape is shrunk, and the number of weights that this counts for, since a short
+tail says little about the shape."""
 POLYNOMIAL_DEGREE, FREE_DEGREE = 4, 2
-"""Degree of the polynomial, and the degree up to which coefficients are free."""
+"""Degree of the polynomial, and the degree up to which its coefficients are not shrunk."""
 MOST_TERMS = 500
-"""More of them take longer than what they save: then the polynomial has a lower degree."""
+"""Number of terms beyond which the degree is lowered, since fitting them would take longer than it
+saves."""
 PENALTIES = 10.0 ** np.arange(-6, 1)
+"""Strengths of the shrinkage that are tried."""
 MISSED = 0.15
-"""Nats that a surface may miss, as a root mean square over the posterior, each point left out."""
+"""Nats that a surface may miss, as the root mean square over the posterior of errors at left-out
+points."""
 WITHIN = 0.99
-"""Share of a Gaussian posterior in the region where a surface is used."""
+"""Probability, under a Gaussian posterior, of the region in which a surface is used."""
 
 
 class Pool(NamedTuple):
-    """Weighted draws of theta that stand for its posterior."""
+    """Weighted draws of theta that represent its posterior."""
 
     theta: Float[np.ndarray, "s m"]
     weight: Float[np.ndarray, " s"]
-    """Sums to one."""
+    """Weights of the draws, which sum to one."""
     k_hat: float
-    """Pareto shape of the weights; nan where none were computed."""
+    """Pareto shape of the weights; NaN if none were computed."""
     corrected: bool
     """Whether the weights correct q towards the exact posterior."""
     log_evidence: float = np.nan
-    """log p(y) by the weights; nan where none were computed."""
+    """The estimate of log p(y) from the weights; NaN if none were computed."""
 
     @staticmethod
     def plain(theta: np.ndarray) -> "Pool":
-        """Equally weighted draws of q."""
+        """Return a pool of equally weighted draws of q."""
         return Pool(theta, np.full(len(theta), 1 / len(theta)), np.nan, False)
 
     @staticmethod
     def spread(q: Variational, rng: np.random.Generator) -> "Pool":
-        """Draws of q that are spread evenly: independent ones know an sd to one or two percent."""
+        """Return evenly spread draws of q; independent ones would give sds only to 1 or 2 %."""
         return Pool.plain(np.asarray(_transported(q, ndtri(_even(q.noise_dim, LOG2_SPREAD, rng)))))
 
     @property
@@ -96,7 +103,7 @@ class Pool(NamedTuple):
 
     @staticmethod
     def merged(pools: "list[Pool]") -> "Pool":
-        """All draws, those of a pool in proportion to its effective number: the numbers add up."""
+        """Return all draws, each pool weighted by its effective number, so that numbers add up."""
         share = np.array([pool.effective for pool in pools])
         share /= share.sum()
         best = pools[int(share.argmax())]
@@ -105,29 +112,29 @@ class Pool(NamedTuple):
         return best._replace(theta=theta, weight=weight)
 
     def few(self, most: int, rng: np.random.Generator) -> Float[np.ndarray, "s m"]:
-        """Equally weighted draws, at most so many, for what takes seconds per draw.
+        """Return at most ``most`` equally weighted draws, for what takes seconds per draw.
 
-        The first points of a Sobol sequence are spread evenly themselves; other pools, known by
-        their size, hold independent draws.
+        The first points of a Sobol sequence are themselves evenly spread. A pool of another size
+        than such a sequence holds independent draws.
         """
         even = not self.corrected and len(self.theta) == 2**LOG2_SPREAD
         return self.theta[: min(most, EVEN)] if even else self.resample(most, rng)
 
     def resample(self, draws: int, rng: np.random.Generator) -> Float[np.ndarray, "s m"]:
-        """Equally weighted draws, by systematic resampling in random order."""
+        """Return equally weighted draws, by systematic resampling, in random order."""
         positions = (rng.random() + np.arange(draws)) / draws
         chosen = np.searchsorted(np.cumsum(self.weight), positions, side="right")
         return self.theta[rng.permutation(np.minimum(chosen, len(self.theta) - 1))]
 
 
 def smooth_weights(log_ratio: np.ndarray) -> tuple[np.ndarray, float]:
-    """Pareto smoothed, normalised weights and the shape k-hat."""
+    """Return Pareto smoothed, normalised weights and the shape k-hat."""
     log_weight, k_hat = pareto_smoothed(log_ratio)
     return np.exp(log_weight), float(k_hat)
 
 
 def pareto_shape(log_ratio: np.ndarray) -> float:
-    """k-hat of q itself: what the Gaussian family misses, converged or not."""
+    """Return k-hat of q itself, which shows what the family misses even at its optimum."""
     if not np.isfinite(log_ratio).any():
         return float("inf")
     return smooth_weights(np.maximum(log_ratio, log_ratio.max() - 700))[1]
@@ -144,9 +151,11 @@ def importance_pool(
     batch: int | None = None,
     expensive: bool = True,
 ) -> Pool | None:
-    """Correct the draws of an evaluation; None where the weights are not to be trusted.
+    """Return corrected draws, given those of an evaluation; None if weights are not reliable.
 
-    ``expensive``: whether densities take so long that the second round is a smaller one, too.
+    ``rounds``: how often new draws may be proposed; ``log2_draws``: draws of a full round, as a
+    power of two; ``batch``: draws evaluated side by side; ``expensive``: whether densities take so
+    long that the second round is reduced as well.
     """
     m = evaluation.theta.shape[1]
     if m > LARGEST_DIMENSION or not np.isfinite(evaluation.log_ratio).any():
@@ -158,8 +167,8 @@ def importance_pool(
     surface: Surface | None = None
     few = len(weight) < 2 ** (log2_draws - 2)
     for turn in range(rounds):
-        # Few draws know the proposal's moments roughly: a small round finds better ones first.
-        # Then half of the draws are usually enough.
+        # Few draws give the proposal's moments only roughly, so a small round finds better ones
+        # first. After that half of the draws are usually enough.
         halved = turn == 1 and (expensive or surface is not None)
         reduction = (3 if turn == 0 else int(halved)) if few else 0
         centre, root = _moments(current)
@@ -179,8 +188,8 @@ def importance_pool(
         if few and not kept and k_hat < RELIABLE:
             surface = fitted_surface(theta, log_target, weight)
         current = Pool(theta, weight, k_hat, k_hat < RELIABLE, log_mean_exp(log_ratio))
-        # Weighted draws of q itself are never among them: its tails are too light to be seen
-        # missing, so their effective number flatters.
+        # Weighted draws of q itself are never kept: its tails are so light that the draws do not
+        # show what they miss, so their effective number is too optimistic.
         if current.corrected:
             kept.append(current)
         if kept and Pool.merged(kept).effective > ENOUGH:
@@ -200,14 +209,14 @@ def _transported(q: Variational, noise: Float[Array, "s e"]) -> Float[Array, "s 
 
 
 def _t_points(m: int, log2_draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Standard multivariate t points from a scrambled Sobol sequence: far less noise in moments."""
+    """Return standard multivariate t points from a Sobol sequence, which reduces noise."""
     uniform = _even(m + 1, log2_draws, rng)
     chi_square = 2 * gammaincinv(DEGREES / 2, uniform[:, :1])
     return ndtri(uniform[:, 1:]) / np.sqrt(chi_square / DEGREES)
 
 
 def _moments(pool: Pool) -> tuple[np.ndarray, np.ndarray | None]:
-    """Weighted mean and a covariance root; the t's scale matrix is its covariance, shrunk."""
+    """Return the weighted mean and a root of the covariance; None if that is singular."""
     centre = pool.weight @ pool.theta
     deviation = pool.theta - centre
     covariance = (pool.weight[:, None] * deviation).T @ deviation
@@ -228,10 +237,10 @@ def _t_log_density(standard: np.ndarray, root: np.ndarray) -> np.ndarray:
 def pareto_smoothed(
     log_ratio: Float[np.ndarray, "... s"],
 ) -> tuple[Float[np.ndarray, "... s"], Float[np.ndarray, " ..."]]:
-    """Normalised log weights of the draws, along the last axis, and the Pareto shape k-hat.
+    """Return normalised, smoothed log weights along the last axis, and the Pareto shape k-hat.
 
-    Equal weights have no tail and shape 0. Others whose tail cannot be fitted, of draws that went
-    astray, stay as they are, with an infinite shape.
+    Equal weights have no tail and get shape 0. Other weights whose tail cannot be fitted, because
+    draws went astray, stay as they are and get an infinite shape.
     """
     log_weight = log_ratio - log_ratio.max(axis=-1, keepdims=True)
     draws = log_weight.shape[-1]
@@ -246,7 +255,7 @@ def pareto_smoothed(
         shape, scale = _generalised_pareto(above)
         log_survival = np.log1p(-(np.arange(size) + 0.5) / size)
         quantiles = cutoff + scale * np.expm1(-shape * log_survival) / shape
-        smoothed = np.minimum(np.log(quantiles), 0.0)  # none above the largest there was
+        smoothed = np.minimum(np.log(quantiles), 0.0)  # none above the largest raw weight
     equal = np.ptp(log_weight, axis=-1) < EQUAL
     fitted = np.isfinite(smoothed).all(axis=-1) & ~equal
     smoothed = np.where(fitted[..., None], smoothed, tail[..., 1:])
@@ -258,7 +267,7 @@ def pareto_smoothed(
 def _generalised_pareto(
     above: Float[np.ndarray, "... t"],
 ) -> tuple[Float[np.ndarray, "... 1"], Float[np.ndarray, "... 1"]]:
-    """Shape and scale of what is above the cutoff, in ascending order."""
+    """Return shape and scale of the excesses over the cutoff, which are in ascending order."""
     size = above.shape[-1]
     points = 30 + int(size**0.5)
     grid = 1 - np.sqrt(points / (np.arange(points) + 0.5))
@@ -278,20 +287,20 @@ def _mean_log(b: np.ndarray, above: np.ndarray) -> np.ndarray:
 
 
 class Surface(NamedTuple):
-    """Coefficients of polynomials of standardised theta, and where they hold."""
+    """A polynomial in standardised theta that replaces a log density, and where it holds."""
 
     centre: Float[np.ndarray, " m"]
     root: Float[np.ndarray, "m m"]
     terms: list[tuple[int, ...]]
-    """Columns that a term multiplies, one as often as its degree in it."""
+    """Columns that each term multiplies, repeated according to their degree in it."""
     coefficients: Float[np.ndarray, " t"]
 
     def __call__(self, theta: Float[np.ndarray, "s m"]) -> Float[np.ndarray, " s"]:
-        """The log density at every row."""
+        """Return the log density at every row."""
         return _polynomials(self._standard(theta), self.terms) @ self.coefficients
 
     def holds(self, theta: Float[np.ndarray, "s m"]) -> Bool[np.ndarray, " s"]:
-        """Whether a row lies in the region where the surface was fitted."""
+        """Return whether each row lies in the region where the surface was fitted."""
         bound = 2 * gammaincinv(len(self.centre) / 2, WITHIN)
         return np.sum(self._standard(theta) ** 2, axis=1) < bound
 
@@ -304,7 +313,7 @@ def fitted_surface(
     log_density: Float[np.ndarray, " s"],
     weight: Float[np.ndarray, " s"],
 ) -> Surface | None:
-    """The surface through weighted draws of a posterior; None where no polynomial is near it."""
+    """Return the surface fitted to weighted draws of a posterior; None if it does not fit."""
     m = theta.shape[1]
     centre = weight @ theta
     covariance = (weight[:, None] * (theta - centre)).T @ (theta - centre)
@@ -328,12 +337,12 @@ def fitted_surface(
     missed, coefficients = min(fits, key=lambda fit: fit[0])
     if not missed < MISSED:
         return None
-    coefficients[0] += level  # of the empty product
+    coefficients[0] += level  # the first term is the empty product
     return blank._replace(coefficients=coefficients)
 
 
 def _ridge(rows: np.ndarray, wanted: np.ndarray, penalty: np.ndarray) -> tuple[float, np.ndarray]:
-    """Root of the summed squares that are missed where each row is left out, and coefficients."""
+    """Return the root of the summed squared leave-one-out errors, and the coefficients."""
     try:
         factor = cho_factor(rows.T @ rows + np.diag(penalty))
     except np.linalg.LinAlgError:
@@ -353,7 +362,7 @@ def _terms(m: int, degree: int) -> list[tuple[int, ...]]:
 
 
 def _polynomials(x: Float[np.ndarray, "s m"], terms: list[tuple[int, ...]]) -> np.ndarray:
-    """Every term at every row: products of orthonormal Hermite polynomials of the columns."""
+    """Return every term, a product of orthonormal Hermite polynomials, at every row."""
     hermite = [np.ones_like(x), x]
     for d in range(1, POLYNOMIAL_DEGREE):
         hermite.append(x * hermite[d] - d * hermite[d - 1])

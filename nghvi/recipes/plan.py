@@ -1,7 +1,7 @@
-"""Which recipe: from what the caller asked for and what the model can do.
+"""The choice of a recipe, from what the caller asked for and what the model can do.
 
-The paper's algorithms (:mod:`nghvi.methods`) need no more of a recipe than one stage of their
-steps, which stands here as well.
+The recipe for the paper's algorithms (:mod:`nghvi.methods`), a single stage of their steps, is here
+as well.
 """
 
 from typing import NamedTuple, cast
@@ -29,27 +29,27 @@ from nghvi.recipes.smooth import any_family_recipe, judge_by_fresh_draws, smooth
 from nghvi.recipes.verdict import Cause
 
 LARGEST_FULL = 300
-"""Parameters up to which a smooth posterior gets a full covariance."""
+"""Number of parameters up to which a smooth posterior gets a full covariance."""
 HUGE = 10_000_000
-"""Numbers touched by an evaluation that takes seconds."""
+"""Numbers touched by an evaluation beyond which it takes seconds."""
 MOST_ESTIMATES = 81
-"""Of 64 draws each, to judge the result by."""
+"""Most estimates, from 64 draws each, by which the result of a published rule is judged."""
 
 
 class Plan(NamedTuple):
-    """What the caller asked for, beside what the model and the form of its data allow."""
+    """What the caller asked for, together with what the model and the form of its data allow."""
 
     settings: Settings
     smooth: bool
-    """Whether the posterior has one mode, near which it is smooth."""
+    """Whether the posterior has one mode and is smooth near it."""
     by_newton: bool
-    """Whether all the data are seen at once, so that steps like Newton's are possible."""
+    """Whether all the data are seen at once, so that Newton-like steps are possible."""
     costly: bool
-    """Whether integrals take so long that few points serve the fit and more its evaluation."""
+    """Whether integrals take so long that the fit uses few points, and its evaluation more."""
 
     @staticmethod
     def of(settings: Settings, model: LatentModel, data: Data) -> "Plan":
-        """For a model and its data as they are divided."""
+        """Return the plan for a model and its data, which may have been divided."""
         smooth = not model.many_modes
         by_newton = smooth and not isinstance(data, Batches)
         costly = by_newton and settings.latents != "integrate"
@@ -57,17 +57,20 @@ class Plan(NamedTuple):
 
     @property
     def drawn(self) -> bool:
-        """Whether steps draw the latents, so that integrals serve the evaluation only."""
+        """Whether steps draw the latents, so that integrals are needed only for the evaluation."""
         return self.settings.latents == "sample" or self.settings.method != "auto"
 
     @property
     def explicit(self) -> bool:
-        """Whether the caller chose what the result is, so that its draws stay as they are."""
+        """Whether the caller chose method or family, so that draws must not be corrected."""
         family = self.settings.of_family
         return self.settings.method != "auto" or not (family is None or isinstance(family, Full))
 
     def recipe(self, key: Key, model: LatentModel, data: Data, begin: Variational | None) -> Recipe:
-        """The recipe for this model; ``begin``: where a smooth fit begins, None is at the mode."""
+        """Return the recipe for this model.
+
+        ``begin``: where a smooth fit starts; None stands for the mode.
+        """
         settings, latents = self.settings, self.settings.latents
         integrable = isinstance(model, MarginalModel) and (
             model.marginal_is_exact or latents == "integrate"
@@ -86,7 +89,7 @@ class Plan(NamedTuple):
         dim, batch = parameter_dimension(model, data), side_by_side(model, data)
         own_score = score
         if isinstance(model, MarginalModel) and not model.integration_is_cheap:
-            own_score = score if latents == "integrate" else Sampled()  # for many noisy steps
+            own_score = score if latents == "integrate" else Sampled()  # since steps are many
         if self.by_newton and dim <= LARGEST_FULL:
             gaussian = smooth_recipe(
                 model, score, settings, batch=batch, costly=self.costly, begin_at=begin
@@ -105,7 +108,7 @@ class Plan(NamedTuple):
 
 
 def integrals_are_costly(model: LatentModel, data: Data) -> bool:
-    """Whether an evaluation of the exact marginal takes seconds."""
+    """Return whether one evaluation of the exact marginal takes seconds."""
     return (
         isinstance(model, MarginalModel)
         and not model.integration_is_cheap
@@ -116,9 +119,10 @@ def integrals_are_costly(model: LatentModel, data: Data) -> bool:
 def published_recipe(
     method: GradientMethod, settings: Settings, theta: Float[Array, " m"], *, integrable: bool
 ) -> Recipe:
-    """A published algorithm from ``theta``, for its own number of steps or the settings'.
+    """Return the recipe of a published algorithm that starts at ``theta``.
 
-    ``integrable``: whether its result can be judged without the noise of drawn latents.
+    The number of steps is that of the settings, or the method's own. ``integrable``: whether its
+    result can be judged without the noise of drawn latents.
     """
     score: Score = Integrated() if settings.latents == "integrate" else Sampled(moving=False)
     family = settings.of_family or Factor()

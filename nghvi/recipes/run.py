@@ -1,4 +1,4 @@
-"""Running a recipe: stages one after the other, stoppable, resumable, judged at the end."""
+"""Running a recipe: its stages one after another, stoppable, resumable, and judged at the end."""
 
 import signal
 import threading
@@ -30,11 +30,15 @@ class Ended(NamedTuple):
 
 
 Begin = Callable[[Key, LatentModel, Data, tuple[Ended, ...]], Variational]
+"""A function of the stages that have ended, which returns where the next one starts."""
 Stop = Callable[[int, Info], bool]
+"""A function of the step count and the trace so far; True ends a stage."""
 Traces = tuple[tuple[str, Info], ...]
+"""The name and the trace of every stage."""
 Judge = Callable[[Key, LatentModel, Data, tuple[Ended, ...]], Verdict]
-"""Of the stages that have ended; the result is what the last one left."""
+"""A function of the stages that have ended, which judges what the last one left."""
 Progress = Callable[[str, int, int, Info], None]
+"""Called with the name of a stage, the step, the number of steps and the trace so far."""
 
 
 class Stage(NamedTuple):
@@ -42,35 +46,35 @@ class Stage(NamedTuple):
 
     name: str
     begin: Begin
-    """Makes this stage's start from the stages that have ended."""
+    """Returns where this stage starts, given the stages that have ended."""
     algorithm: HybridVI
     num_steps: int
     chunk: int = 100
     average_last: int = 0
     stop: Stop = lambda step, trace: False
-    """Read after every chunk; True means the stage has reached what it is for."""
+    """Called after every chunk; True means that the stage has achieved its purpose."""
     encore: bool = False
-    """Whether it is run only if the judge is not content with the stages before it."""
+    """Whether the stage is run only if the judge is not content with the stages before it."""
     continues: bool = False
-    """Whether it goes on with the steps of the stage before, as if the two were one."""
+    """Whether the stage continues the steps of the one before, as if the two were one."""
     anchored: bool = False
     """Whether mini-batches are made to resemble all the data near the start of the stage."""
 
 
 class Recipe(NamedTuple):
-    """Stages and the judge of their result."""
+    """A list of stages, and the judge of their result."""
 
     name: str
     stages: tuple[Stage, ...]
     judge: Judge
     finish: Callable[[Variational], Variational] = lambda q: q
-    """What is made of the judged (or interrupted) result, such as a projection."""
+    """Turns the judged (or interrupted) result into what is returned, for example a projection."""
     promising: Callable[[LatentModel, Data, Variational], bool] = lambda model, data, q: True
-    """Whether a result is worth encores."""
+    """Tells whether a result is worth encores."""
 
 
 class Position(NamedTuple):
-    """Where a run was left: hand it back as ``resume`` to go on as if nothing had happened."""
+    """Where a run was left; pass it back as ``resume`` to continue as if nothing had happened."""
 
     stage: int
     current: Fit | None
@@ -80,13 +84,14 @@ class Position(NamedTuple):
 
 
 UNJUDGED = Verdict(Status.NOT_CONVERGED, Cause.INTEGRALS)
+"""The verdict on a result that was not worth judging, since its integrals were inexact."""
 
 Keep = Callable[[Position, bool], None]
-"""Called after every chunk with where the run is, and with True where it ends there."""
+"""Called after every chunk with where the run is, and with True if it ends there."""
 
 
 class Run(NamedTuple):
-    """What a recipe returned."""
+    """The result of a recipe."""
 
     q: Variational
     verdict: Verdict
@@ -94,13 +99,13 @@ class Run(NamedTuple):
     steps: int
     seconds: float
     position: Position | None
-    """Set if the run was interrupted."""
+    """Where to resume; None unless the run was interrupted."""
 
 
 class Interrupt:
-    """Inside ``with``, ``requested`` tells whether Ctrl-C was pressed.
+    """A context in which ``requested`` tells whether Ctrl-C was pressed.
 
-    Only the main thread receives signals; in any other this does nothing.
+    Only the main thread receives signals; in any other thread this does nothing.
     """
 
     def __init__(self) -> None:
@@ -122,7 +127,7 @@ class Interrupt:
             signal.signal(signal.SIGINT, self._before)
 
     def agreed(self) -> bool:
-        """Whether Ctrl-C was pressed in any process; all must ask."""
+        """Return whether Ctrl-C was pressed in any process; all processes must call this."""
         self.requested = any_process(self.requested)
         return self.requested
 
@@ -145,8 +150,9 @@ def run(
 ) -> Run:
     """Run all stages; Ctrl-C ends the run after the current chunk with a usable result.
 
-    A result that is not ``worth_judging`` is returned without a verdict on it. After ``glance``
-    steps this is asked already, and a stage that leads nowhere ends there.
+    ``progress`` and ``keep`` are called after every chunk; ``resume`` continues a run. A result
+    that is not ``worth_judging`` is returned without a verdict of its own. After ``glance`` steps
+    of a stage this is asked as well, and a stage that leads nowhere ends there.
     """
     begun = time.perf_counter()
     at = resume or Position(0, None, ())
@@ -178,7 +184,7 @@ def run(
             def keep_stage(current: Fit, index: int = index, done: tuple = done) -> None:
                 keep(Position(index, current, done), False)
 
-            # The interruption may have come before the stop rule was asked about the last chunk.
+            # An interruption may have come before the stop rule was asked about the last chunk.
             if not (current and current.trace and stage.stop(current.step, current.trace)):
                 current = fit(
                     stage_key,
@@ -207,13 +213,13 @@ def run(
 
 
 def _may_be_better(verdict: Verdict) -> bool:
-    """Whether further steps may help."""
+    """Return whether further steps may help."""
     unfinished = (Status.NOT_CONVERGED, Status.NOT_SETTLED)
     return verdict.status in unfinished and verdict is not UNJUDGED
 
 
 def _once_per_stage(judge: Judge, worth_judging: Callable[[Variational], bool]) -> Judge:
-    """The judge, who is asked about the same stages more than once and answers from memory."""
+    """Return the judge with a memory, since it is asked more than once about the same stages."""
     last: tuple[Fit, Verdict] | None = None
 
     def remembering(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
@@ -229,12 +235,12 @@ def _once_per_stage(judge: Judge, worth_judging: Callable[[Variational], bool]) 
 def first_theta(
     key: Key, model: LatentModel, data: Data, start: Start | None
 ) -> Float[Array, " m"]:
-    """Where the caller wants to begin, or the model."""
+    """Return the theta at which the caller, or else the model, wants to start."""
     return initial_theta(key, model, data) if start is None else jnp.asarray(start.theta, float)
 
 
 def carry_on(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-    """Begin where the last stage ended."""
+    """Start where the last stage ended."""
     return done[-1].fit.q
 
 
@@ -246,19 +252,19 @@ def _begin(
     done: tuple[Ended, ...],
     current: Fit | None,
 ) -> tuple[Variational, Data]:
-    """The start of a stage, or where it is, and the data as it sees them."""
+    """Return the start of a stage, or where it is now, and the data as the stage sees them."""
     anchored = isinstance(data, Batches) and stage.anchored
     if current and not anchored:
         return current.state.q, data
     example = data.example if isinstance(data, Batches) else data
     begin = stage.begin(key, model, example, done)
-    if anchored:  # where it began, also if it goes on now
+    if anchored:  # at the stage's start, even if it is being resumed
         data = data.anchored(key, model, stage.algorithm.score, begin.centre)
     return begin, data
 
 
 def _continued(ended: Fit) -> Fit:
-    """A stage that has ended as the beginning of the next one, with a window of its own."""
+    """Return a stage that has ended as the start of the next one, with an empty window."""
     empty = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype)), ended.tail)
     return ended._replace(tail=empty, tail_count=jax.device_put(np.zeros((), int)), trace=None)
 
@@ -266,7 +272,7 @@ def _continued(ended: Fit) -> Fit:
 def _watch(
     name: str, total: int, stop: Stop, progress: Progress | None, interrupt: Interrupt
 ) -> Monitor:
-    """Monitor of one stage: reports progress, asks for Ctrl-C and the stop rule."""
+    """Return the monitor of a stage, which reports progress and checks Ctrl-C and stop rule."""
 
     def watch(step: int, trace: Info, q: Variational) -> bool:
         if progress is not None:
@@ -277,7 +283,7 @@ def _watch(
 
 
 def _glancing(watch: Monitor, glance: int, worth: Callable[[Variational], bool]) -> Monitor:
-    """The monitor that also ends a stage which is not worth its further steps."""
+    """Return a monitor that also ends a stage which is not worth further steps."""
 
     def glancing(step: int, trace: Info, q: Variational) -> bool:
         return watch(step, trace, q) or (step == glance and not worth(q))

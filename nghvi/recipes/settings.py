@@ -1,4 +1,4 @@
-"""What a caller of ``infer`` can choose."""
+"""All that a caller of ``infer`` can choose."""
 
 import dataclasses
 import difflib
@@ -21,7 +21,7 @@ INSTEAD = {
     "refinements": "They are part of the position that is given as resume=. ",
     "random_state": "Did you mean seed=? ",
 }
-"""Of names that are settings elsewhere, or were: what to do."""
+"""Advice for names that are settings elsewhere, or were settings once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,32 +31,34 @@ class Settings:
     Parameters
     ----------
     seed
-        Of all random numbers: the same seed gives the same result.
+        Seed of all random numbers; the same seed gives the same result.
     method
         ``"auto"``, or a rule of :mod:`nghvi.methods` or its name.
     family
-        Of variational distributions: ``"auto"`` (Gaussians, with full covariance up to 300
-        parameters), a name in :mod:`nghvi.families`, or an object such as ``Factor(rank=2)``. Draws
-        of a family other than ``"auto"`` and ``"full"`` are its own, not corrected.
+        The family of variational distributions: ``"auto"`` (Gaussians, with full covariance up to
+        300 parameters), a name in :mod:`nghvi.families`, or an object such as ``Factor(rank=2)``.
+        Only draws of ``"auto"`` and ``"full"`` are corrected by importance weights.
     steps
-        Steps of a published rule, or of one start of a network; None takes as many as are needed.
+        Number of steps of a published rule, or of one start of a network. None leaves it to the
+        recipe.
     n_starts
-        Random starts of a model with many modes, of which the best goes on.
+        Number of random starts of a model with many modes, of which the best is continued.
     latents
         ``"integrate"`` or ``"sample"`` the latent variables; ``"auto"`` integrates where that is
         exact and cheap.
     importance
         Whether draws may be corrected by importance weights; False keeps those of the family.
     batch_groups
-        About so many groups of ``Rows`` per step, weighted so that gradients are unbiased, by the
-        recipe for networks. ``StreamedRows`` are always read that way, in the pieces in which they
-        lie on disk.
+        Number of groups of ``Rows`` that a step sees, roughly; they are weighted so that gradients
+        are unbiased, and the recipe is the one for networks. ``StreamedRows`` are always read like
+        this, in the pieces in which they are stored on disk.
     devices
-        Their number, or ``"all"``, over which the groups are spread. None is one device, or after
-        ``jax.distributed.initialize`` those of all processes, each of which makes the same call.
+        Number of devices over which the groups are spread, or ``"all"``. None stands for one
+        device, or after ``jax.distributed.initialize`` for those of all processes, each of which
+        makes the same call.
     start
-        Where the search begins: a vector theta, or :class:`Start` with the sds of the first steps
-        of a published rule. None asks the model.
+        Where the search begins: a vector theta, or a :class:`Start`, whose sds are those with which
+        a published rule starts. None asks the model.
     """
 
     seed: int = 0
@@ -82,23 +84,23 @@ class Settings:
             known = ", ".join(map(repr, ("auto", *FAMILIES)))
             raise InputError(
                 f"family={self.family!r}: choose one of {known}, or an object whose class derives "
-                "from nghvi.families.Family. (The distribution of y is the model's matter.)"
+                "from nghvi.families.Family. (The distribution of y is a part of the model.)"
             )
 
     @property
     def of_family(self) -> Family | None:
-        """The family that was asked for; None leaves the choice to the recipe."""
+        """The family that was asked for; None if the recipe chooses it."""
         return self.family if isinstance(self.family, Family) else FAMILIES.get(str(self.family))
 
     @property
     def begin(self) -> Start | None:
-        """The start as what it is, not as it may be written."""
+        """The start as a :class:`Start`, even if it was given as a vector."""
         return (
             self.start if self.start is None or isinstance(self.start, Start) else Start(self.start)
         )
 
     def changed(self, changes: Mapping[str, Any]) -> "Settings":
-        """The same with other values of some fields."""
+        """Return the same settings with other values of some fields."""
         known = [field.name for field in dataclasses.fields(self)]
         for name in changes.keys() - set(known):
             near = difflib.get_close_matches(name, known, n=1)

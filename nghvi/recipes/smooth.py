@@ -1,8 +1,8 @@
-"""Recipes for smooth, low dimensional posteriors: mode, curvature, natural gradient.
+"""Recipes for smooth, low-dimensional posteriors: mode, curvature, natural gradient.
 
-From a Gaussian at the mode, natural gradient steps of the full covariance Gaussian with
-orthogonal draws; step length 1 three times, then 2/3, 2/4, ... (which averages Newton steps).
-The result is exact for a Gaussian posterior and the ELBO optimum otherwise.
+A Gaussian with full covariance starts at the mode and takes natural gradient steps with orthogonal
+draws. The step length is 1 three times, then 2/3, 2/4, ... (which averages Newton steps). The
+result is exact for a Gaussian posterior, and the ELBO optimum otherwise.
 
 A family that is not Gaussian starts from the best Gaussian (:func:`any_family_recipe`)::
 
@@ -10,13 +10,13 @@ A family that is not Gaussian starts from the best Gaussian (:func:`any_family_r
     own family         Adam in units of the posterior sd with decaying steps, from the member
                        closest to that Gaussian; ends with the average of its last tenth
 
-This needs nothing of the family but draws, a density and :meth:`Variational.rescale`. The second
-stage is repeated until the judge is content: by the errors that remain, where the family can tell
-them, and otherwise by what the last quarter of the steps did to the ELBO ("settled").
+This needs nothing from the family but draws, a density and :meth:`Variational.rescale`. The second
+stage is repeated until the judge is content. It looks at the remaining errors if the family can
+tell them, and otherwise at what the last quarter of the steps did to the ELBO ("settled").
 
-Results are judged by fresh draws: the gradient left there, with the step rule silenced. The
-algorithm's own steps are taken with length zero, so nothing moves and, where the algorithm is the
-one that ran, no second program is compiled.
+Results are judged by the gradient that fresh draws give. The algorithm's own steps are taken with
+the step rule silenced, so nothing moves and, if the algorithm is the one that ran, no second
+program is compiled.
 """
 
 from typing import cast
@@ -46,24 +46,30 @@ from nghvi.recipes.settings import Settings
 from nghvi.recipes.verdict import LOOKS, TOLERANCE, Cause, Verdict, judge
 
 CHUNK = 5
+"""Number of steps per compiled call."""
 HOLD = 3
+"""Number of full steps before the step length falls."""
 APPROACH = 200
+"""Most full steps towards the mode of a model that has no marginal to climb."""
 MOST_ESTIMATES, MOST_NOISY_ESTIMATES = 243, 2187
-"""To judge by; drawn latents are far noisier than integrals."""
+"""Most estimates by which a result is judged. Drawn latents, which are far noisier than integrals,
+get the larger number."""
 OWN_STEPS, OWN_DRAWS = 1200, 16
-"""Of the family's own stage, and draws per step."""
+"""Number of steps in a family that is not Gaussian, and of draws per step."""
 ADAM_LENGTH, ADAM_HOLD = 0.02, 0.2
-"""Of Adam's steps, in posterior sds, and the share of the steps in which they stay so long."""
+"""Length of Adam's steps, in posterior sds, and the share of the steps for which it is held."""
 ENCORES = 3
+"""How often the stage in such a family may be repeated."""
 FRESH_DRAWS = 64
-"""Per estimate by which a result in a family of its own is judged."""
+"""Number of draws per estimate by which a result in such a family is judged."""
 SMALLEST_CURVATURE = 1e-2
-"""A flatter direction starts with an sd of 10 units; the natural gradient widens it if need be."""
+"""Lower bound on curvatures, which limits starting sds to 10 units; the natural gradient widens
+them if need be."""
 LOOKS_AT = tuple(3**power for power in range(1, LOOKS + 1))
-"""Numbers of estimates after which to see whether they suffice."""
+"""Numbers of estimates after which the judge looks whether they suffice."""
 INDEPENDENT = 81
-"""Estimates that are told apart. More are averaged one after the other: those of drawn latents,
-which remember the ones before, are independent only from batch to batch."""
+"""Number of batches of estimates that are treated as independent. Estimates beyond it are averaged
+within batches, since those from drawn latents remember the ones before."""
 
 
 def smooth_recipe(
@@ -75,18 +81,18 @@ def smooth_recipe(
     costly: bool = False,
     begin_at: Variational | None = None,
 ) -> Recipe:
-    """The recipe for this model.
+    """Return the recipe for a smooth model.
 
-    It begins at the mode, or ``begin_at`` the result of a fit to nearly the same density.
-    Where the latents are drawn, an approximate marginal still finds the start; without one, a
-    stage of full steps approaches from the model's own starting point. Where integrals are
-    ``costly``, an approximation does all but the last steps.
+    It starts at the mode, or at ``begin_at``, the result of a fit to nearly the same density. If
+    the latents are drawn, an approximate marginal still finds the start; without one, a stage of
+    full steps approaches from the model's own starting point. If integrals are ``costly``, an
+    approximation does all but the last steps. ``batch``: draws evaluated side by side.
     """
     stages: list[Stage] = []
     chunk = CHUNK
     if isinstance(model, MarginalModel):
         algorithm = natural_gradient(Integrated(roughly=costly), robbins_monro(HOLD), batch)
-        # Near the result already, and each step is expensive: further averaging gains little.
+        # Steps from ``begin_at`` are near the result and expensive, so averaging gains little.
         stop = stop_rule(HOLD, CHUNK, 0.01 if begin_at is None else 0.02)
         begin = _from_mode(settings.begin, costly) if begin_at is None else _from(begin_at)
         stages.append(Stage("natural gradient", begin, algorithm, 200, CHUNK, 0, stop))
@@ -103,7 +109,7 @@ def smooth_recipe(
         sampling = natural_gradient(score, robbins_monro(0), batch)
         stop = stop_rule(0, 2 * CHUNK, 0.015)
         stages.append(Stage("sampled latents", carry_on, sampling, 3000, CHUNK, 0, stop))
-        # The gradient is the same without the noise of drawn latents, where it can be had.
+        # An exact marginal gives the same gradient without the noise of drawn latents.
         integrable = isinstance(model, MarginalModel) and model.marginal_is_exact
         if not integrable or costly:
             algorithm, most = sampling, MOST_NOISY_ESTIMATES
@@ -119,18 +125,18 @@ def smooth_recipe(
 
 
 def _further(stage: Stage, sampled: bool) -> Stage:
-    """More of the last steps where those were not enough: averages of few steps are noisy."""
+    """Return a stage with more of the last steps, since averages of few steps are noisy."""
     stop = stop_rule(0, 0, 0.0075) if sampled else stop_rule(HOLD, 0, 0.005)
     return stage._replace(num_steps=3 * stage.num_steps, stop=stop, encore=True, continues=True)
 
 
 def _near(step: int, trace: Info) -> bool:
-    """Within half a posterior sd, as far as the last steps can tell."""
+    """Return whether the last steps seem to be within half a posterior sd of the optimum."""
     return bool(np.abs(trace.remaining.mean[-CHUNK:]).max(axis=1).mean() < 0.5)
 
 
 def _reached(step: int, trace: Info) -> bool:
-    """Whether even the last step began within the tolerance."""
+    """Return whether the last step started well within the tolerance."""
     error = trace.remaining
     return bool(max(np.abs(error.mean[-1]).max(), np.abs(error.scale[-1]).max()) < TOLERANCE / 2)
 
@@ -138,14 +144,15 @@ def _reached(step: int, trace: Info) -> bool:
 def natural_gradient(
     score: Score, rule: optax.GradientTransformation, batch: int | None
 ) -> HybridVI:
-    """Natural gradient steps of the full covariance Gaussian."""
+    """Return the algorithm of natural gradient steps of the full covariance Gaussian."""
     return HybridVI(OrthogonalDraws(), score, NaturalGradient(0.0), rule, batch, every_error=True)
 
 
 def stop_rule(hold: int, at_least: int, tolerance: float) -> Stop:
-    """Stop when the error left in the average of the steps is below the tolerance.
+    """Return the rule that stops when the error of the averaged steps is below the tolerance.
 
-    Its noise falls with the root of the number of steps averaged, hence the square root.
+    ``hold``: full steps before the length falls; ``at_least``: steps before which it never stops.
+    The noise of an average falls with the root of the number of steps, hence the square root.
     """
 
     def stop(step: int, trace: Info) -> bool:
@@ -162,7 +169,7 @@ def _from(q: Variational) -> Begin:
 
 
 def _from_mode(start: Start | None, roughly: bool) -> Begin:
-    """A Gaussian at the mode, ``roughly`` by an approximate marginal."""
+    """Return the function that starts at the mode, ``roughly`` by an approximate marginal."""
 
     def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
         marginal = cast(MarginalModel, model)
@@ -190,9 +197,11 @@ def any_family_recipe(
     batch: int | None = None,
     begin_at: Variational | None = None,
 ) -> Recipe:
-    """The recipe, in which ``gaussian`` is the one that finds the best Gaussian.
+    """Return the recipe for a family that is not Gaussian.
 
-    ``begin_at`` the result of a fit to nearly the same density it needs no Gaussian.
+    ``gaussian``: the recipe that finds the best Gaussian; ``begin_at``: the result of a fit to
+    nearly the same density, from which it starts without a Gaussian; ``steps``: None leaves their
+    number to the recipe; ``batch``: draws evaluated side by side.
     """
 
     def as_member(q: Variational) -> Variational:
@@ -228,7 +237,7 @@ def _judge(q: Variational, score: Score, batch: int | None) -> Judge:
 def value_and_score(
     model: MarginalModel, data: Data, theta: Float[Array, " m"]
 ) -> tuple[Scalar, Float[Array, " m"]]:
-    """log p(y, theta) and its gradient."""
+    """Return log p(y, theta) and its gradient."""
     unravel = unraveller(model, data)
     return jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta)
 
@@ -236,10 +245,10 @@ def value_and_score(
 def negative_hessian(
     model: MarginalModel, data: Data, theta: np.ndarray, unit: np.ndarray
 ) -> np.ndarray:
-    """Minus the second derivative of log p(y, theta + unit phi) in phi, at phi = 0.
+    """Return minus the second derivative of log p(y, theta + unit phi) in phi, at phi = 0.
 
-    Central differences of the score: accurate to six digits, which is more than a start
-    needs, and free of the compilation (and the stalls seen) of a second differentiation.
+    Central differences of the score are accurate to six digits, more than a start needs, and avoid
+    compiling a second differentiation (and the stalls seen there).
     """
     width = 1e-4
 
@@ -253,7 +262,7 @@ def negative_hessian(
 
 
 def covariance_factor(curvature: np.ndarray) -> np.ndarray:
-    """A square root of the inverse, eigenvalues made positive and floored."""
+    """Return a square root of the inverse, with eigenvalues made positive and floored."""
     if not np.isfinite(curvature).all():
         return np.eye(len(curvature))
     values, vectors = np.linalg.eigh(curvature)
@@ -261,7 +270,10 @@ def covariance_factor(curvature: np.ndarray) -> np.ndarray:
 
 
 def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -> CholeskyGaussian:
-    """A Gaussian at the mode, climbed to in coordinates whitened at ``theta``, by the curvature."""
+    """Return the Gaussian given by mode and curvature.
+
+    The mode is found from ``theta``, in coordinates whitened by the curvature there.
+    """
     origin = np.asarray(theta)
     unit = covariance_factor(negative_hessian(model, data, origin, np.eye(origin.size)))
 
@@ -281,7 +293,7 @@ def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -
     )
     mode = origin + unit @ found.x
     factor = unit @ covariance_factor(negative_hessian(model, data, mode, unit))
-    # numpy throughout: eager JAX operations would each be compiled.
+    # NumPy throughout, since every eager JAX operation would be compiled.
     triangular = np.asarray(np.linalg.qr(factor.T, mode="r")).T
     triangular = triangular * np.where(np.diagonal(triangular) < 0, -1.0, 1.0)
     packed = triangular[np.tril_indices(mode.size)]
@@ -289,10 +301,10 @@ def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -
 
 
 def judge_by_fresh_draws(algorithm: HybridVI, cause: Cause, chunk: int, most: int) -> Judge:
-    """Judge by at most ``most`` estimates, fewer where these leave no doubt.
+    """Return the judge that takes at most ``most`` estimates, fewer if these leave no doubt.
 
-    ``cause``: why an error would be left. The step rule of ``algorithm`` is one of those with a
-    switch (:class:`ScaleState`).
+    ``cause``: why an error would be left; ``chunk``: steps per compiled call. The step rule of
+    ``algorithm`` must be one with a switch (:class:`ScaleState`).
     """
 
     def decide(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:

@@ -1,17 +1,17 @@
-"""How a fit ended: a status, its cause and the numbers behind it, and every sentence about them.
+"""How a fit ended: a status, its cause, the numbers behind it, and every sentence about them.
 
-The optimum of the ELBO is where the gradient vanishes. A natural gradient step translates what
-is left of it into a displacement of each mean (in posterior sds) and a relative change of each
-sd, estimated from fresh draws at the final q. With averages ``e`` over n independent estimates,
-their standard errors ``s`` and a quantile ``t`` of Student's distribution a fit is ::
+The gradient vanishes at the optimum of the ELBO. A natural gradient step translates what is left
+of it into a displacement of each mean (in posterior sds) and a relative change of each sd,
+estimated from fresh draws at the final q. With averages ``e`` over n independent estimates, their
+standard errors ``s`` and a quantile ``t`` of Student's distribution a fit is ::
 
     converged   if  max(|e| + t s) <= tolerance
     not         if  max(|e| - t s) >  tolerance
-    unknown     otherwise: more draws, and "too noisy to tell" where there are no more
+    unknown     otherwise: more draws, and "too noisy to tell" if there are no more
 
 ``t`` is chosen so that a fit with a coordinate beyond the tolerance is called converged with
-probability 0.01 at most, however often it is looked at. Other code asks the status and the
-cause; the sentences are for people and stand in this module only.
+probability 0.01 at most, however often it is looked at. Other code asks for the status and the
+cause; the sentences are for people and are written only in this module.
 """
 
 import enum
@@ -24,15 +24,15 @@ from scipy.special import stdtrit
 from nghvi.recipes.importance import RELIABLE
 
 TOLERANCE = 0.05
-"""Of means in posterior sds, of sds relative to themselves."""
+"""Largest error of a converged fit: of means in posterior sds, of sds relative to themselves."""
 FALSE_ALARM, LOOKS = 0.01, 7
-"""Probability of calling converged what is not, over at most so many looks at more draws."""
+"""Probability of calling a fit converged that is not, and the number of looks that share it."""
 GOOD = 0.5
 """Pareto shape up to which importance weights have a finite variance."""
 
 
 class Status(enum.StrEnum):
-    """How a fit ended. Good ends are CONVERGED and SETTLED."""
+    """How a fit ended; CONVERGED and SETTLED are the good ends."""
 
     CONVERGED = "converged"
     SETTLED = "settled"
@@ -43,12 +43,12 @@ class Status(enum.StrEnum):
 
     @property
     def heading(self) -> str:
-        """As a sentence begins."""
+        """The status as the beginning of a sentence."""
         return self.value.replace("_", " ").capitalize()
 
 
 class Cause(enum.StrEnum):
-    """Why it ended so."""
+    """Why a fit ended as it did."""
 
     OPTIMUM = "optimum"
     ONE_OF_MANY_MODES = "one_of_many_modes"
@@ -84,9 +84,9 @@ class Verdict(NamedTuple):
     status: Status
     cause: Cause
     facts: Facts = {}
-    """The numbers behind it, by name."""
+    """The numbers behind the judgement, by name."""
     resumable: bool = False
-    """Whether the run can go on from where it stopped."""
+    """Whether the run can be continued from where it stopped."""
 
     @property
     def converged(self) -> bool:
@@ -95,12 +95,12 @@ class Verdict(NamedTuple):
 
     @property
     def mean_error(self) -> float:
-        """Largest displacement of a mean that is left, in posterior sds."""
+        """Largest remaining displacement of a mean, in posterior sds."""
         return float(self.facts.get("mean_error", np.nan))
 
     @property
     def scale_error(self) -> float:
-        """Largest relative change of an sd that is left."""
+        """Largest remaining relative change of an sd."""
         return float(self.facts.get("scale_error", np.nan))
 
     @property
@@ -116,7 +116,7 @@ class Verdict(NamedTuple):
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        """What to do about it, the best first; nothing after a good end."""
+        """What to do about it, best first; empty after a good end."""
         usual = OUTCOMES[self.status, self.cause].remedies
         return (RESUME, *usual[1:]) if self.resumable else usual
 
@@ -132,9 +132,9 @@ class Verdict(NamedTuple):
 def judge(
     mean_errors: np.ndarray, scale_errors: np.ndarray, *, cause: Cause, bad_draws: int = 0
 ) -> Verdict:
-    """From remaining errors of shape (independent estimates, coordinates).
+    """Return the verdict on remaining errors of shape (independent estimates, coordinates).
 
-    ``cause``: why an error would be left where one is.
+    ``cause``: the cause to state if an error is left.
     """
     mean, scale = Bounds.of(mean_errors), Bounds.of(scale_errors)
     facts = {
@@ -153,7 +153,7 @@ def judge(
 
 
 class Bounds(NamedTuple):
-    """The largest absolute value over coordinates, and between which bounds it lies."""
+    """The largest absolute value over coordinates, with bounds on it."""
 
     estimate: float
     lower: float
@@ -161,7 +161,7 @@ class Bounds(NamedTuple):
 
     @staticmethod
     def of(estimates: np.ndarray) -> "Bounds":
-        """From independent estimates, one per row."""
+        """Return the bounds given by independent estimates, one per row."""
         if len(estimates) < 2:
             return Bounds(float(np.abs(estimates).max()), 0.0, np.inf)
         error = estimates.std(axis=0, ddof=1) / np.sqrt(len(estimates))
@@ -169,15 +169,15 @@ class Bounds(NamedTuple):
 
     @staticmethod
     def around(average: np.ndarray, error: np.ndarray, degrees: int) -> "Bounds":
-        """From averages, their standard errors and the degrees of freedom of these."""
+        """Return the bounds given by averages, their standard errors and degrees of freedom."""
         average, margin = np.abs(average), error * stdtrit(degrees, 1 - FALSE_ALARM / LOOKS)
         return Bounds(*(float(np.max(x)) for x in (average, average - margin, average + margin)))
 
 
 def about_draws(k_hat: float, corrected: bool, effective: float, network: bool) -> str:
-    """What stands beside a verdict: what the draws are, and what k-hat means where it is large.
+    """Return the sentence that follows a verdict: what the draws are, and what a large k-hat means.
 
-    A network's many modes always show as a large k-hat: said of other models only.
+    The many modes of a network always give a large k-hat, so it is mentioned only for other models.
     """
     misses = np.isfinite(k_hat) and k_hat > RELIABLE
     if corrected:
@@ -186,7 +186,7 @@ def about_draws(k_hat: float, corrected: bool, effective: float, network: bool) 
             return f"Draws are corrected by {weights}"
         return (
             f"k-hat is {k_hat:.2f}: the Gaussian alone misses part of the posterior, which does no "
-            f"harm here, as draws are corrected by {weights}"
+            f"harm here, because draws are corrected by {weights}"
         )
     if network or not misses:
         return ""
@@ -199,13 +199,13 @@ def about_draws(k_hat: float, corrected: bool, effective: float, network: bool) 
 
 
 def k_hat_meaning(k_hat: float, corrected: bool, network: bool) -> str:
-    """What k-hat of the Gaussian family says, and what was done about it."""
+    """Return what k-hat says about the Gaussian family, and what was done about it."""
     if np.isnan(k_hat):
         return "k-hat was not computed: the density of the parameters is not known exactly."
     if k_hat <= GOOD:
         found = "the Gaussian family describes the posterior well"
     elif k_hat <= RELIABLE:
-        found = "the Gaussian family misses details of the posterior, means and sds are close"
+        found = "the Gaussian family misses details of the posterior, but means and sds are close"
     else:
         found = "the Gaussian family misses part of the posterior"
     if corrected:
@@ -213,14 +213,14 @@ def k_hat_meaning(k_hat: float, corrected: bool, network: bool) -> str:
     elif k_hat <= RELIABLE:
         remedy = ""
     elif network:
-        remedy = "; with the many modes of a network that is always so: judge it by its predictions"
+        remedy = "; a network's many modes always cause this, so judge it by its predictions"
     else:
         remedy = "; treat sds and tails with care, and compare with a simpler model"
     return f"k-hat is {k_hat:.2f}: {found}{remedy}."
 
 
 def about_network(facts: Facts) -> str:
-    """What is said beside an outcome of a network that adds nothing to its inputs."""
+    """Return what is added to an outcome if the network adds nothing to its inputs."""
     if "network_size" not in facts:
         return ""
     nothing = f". The network adds nothing here (its size is {facts['network_size']:.2f})"
@@ -243,11 +243,9 @@ class Outcome(NamedTuple):
     remedies: tuple[str, ...] = ()
 
 
-RESUME = "Call resume() on the fitted model: it goes on where it stopped."
-AUTO = 'Use method="auto", which stops when it has arrived.'
-MORE_STEPS = (
-    "Take more steps (steps=), more than it took now: left to itself it ends after a while."
-)
+RESUME = "Call resume() on the fitted model: it continues where it stopped."
+AUTO = 'Use method="auto", which stops once it has converged.'
+MORE_STEPS = "Take more steps than now (steps=): by default a fit ends after a few further stages."
 SIMPLER = "Leave out effects or inputs that the data do not determine, or use a tighter prior."
 SCALES = "Look for outliers and for inputs on wildly different scales (standardize=True helps)."
 COLLINEAR = "Look for columns that are nearly the same."
@@ -256,7 +254,7 @@ ANEW = "Fit again with this version."
 
 
 def _shown(value: float) -> str:
-    """At least 0.01 and never rounded down past what it bounds."""
+    """Return a number as text with two digits, at least 0.01."""
     if not np.isfinite(value):
         return "any number of"
     return f"{max(value, 0.01):.2g}"
@@ -327,12 +325,12 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
         _away, ('Take more steps or use method="auto".', SCALES)
     ),
     (Status.NOT_CONVERGED, Cause.STEP_LENGTH): Outcome(
-        lambda facts: f"{_away(facts)}; steps of a constant length never arrive",
+        lambda facts: f"{_away(facts)}; steps of constant length never converge",
         ('Use method="davi" (legacy=False) or method="auto".',),
     ),
     (Status.NOT_CONVERGED, Cause.STOPPING_RULE): Outcome(
         lambda facts: f"{_away(facts)}; the stopping rule ended the run",
-        ("A larger patience goes on.", AUTO),
+        ("Give it more patience.", AUTO),
     ),
     (Status.NOT_CONVERGED, Cause.EFFECTS): Outcome(
         lambda facts: (
@@ -342,22 +340,22 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
     ),
     (Status.NOT_CONVERGED, Cause.INTEGRALS): Outcome(
         lambda facts: "the integrals over the effects were not exact enough",
-        ("Fit again: they are refined where needed.", SIMPLER),
+        ("Fit again: they are refined if need be.", SIMPLER),
     ),
     (Status.NOT_CONVERGED, Cause.UNAFFORDABLE): Outcome(
         lambda facts: (
-            "the integrals over the effects are not exact enough with as many points as can be "
-            "afforded"
+            "the integrals over the effects are not exact enough, even with the largest affordable "
+            "number of points"
         ),
         ("Effects this large, or so many of them, are better drawn: latents='sample'.", SIMPLER),
     ),
     (Status.NOT_CONVERGED, Cause.DRAWS): Outcome(
         lambda facts: (
-            "the effects of the crossed factors are not integrated exactly enough by as many draws "
-            "as can be afforded: their levels have few rows each, or there are very many"
+            "the integrals over the effects of the crossed factors are not exact enough, even with "
+            "the largest affordable number of draws: levels have few rows each, or are very many"
         ),
         (
-            "Leave the effects of one of the crossed factors out, or make its levels coarser.",
+            "Leave out the effects of one of the crossed factors, or make its levels coarser.",
             SIMPLER,
         ),
     ),
@@ -381,22 +379,22 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
     (Status.NOT_SETTLED, Cause.STEPS): Outcome(
         lambda facts: (
             f"{int(facts['steps'])} steps of the last stage are too few to tell whether the ELBO "
-            f"still rises; steps={int(facts['enough'])} is the least"
+            f"still rises; give at least steps={int(facts['enough'])}"
         ),
         (MORE_STEPS,),
     ),
     (Status.NOT_SETTLED, Cause.LEAST_SQUARES): Outcome(
         lambda facts: (
-            f"least squares had found no minimum after {int(facts['evaluations'])} evaluations"
+            f"least squares found no minimum within {int(facts['evaluations'])} evaluations"
         ),
-        ("Allow more of them (steps=), or leave steps out.", SMALLER),
+        ("Allow more evaluations (steps=), or leave steps out.", SMALLER),
     ),
     (Status.INTERRUPTED, Cause.USER): Outcome(
         lambda facts: (
             f"stage '{facts['stage']}' stopped at step {int(facts['step'])} of at most "
             f"{int(facts['steps'])}; the result so far is kept"
         ),
-        ("Fit again and let it finish: this method cannot go on from where it stopped.",),
+        ("Fit again and let it finish: this method cannot continue from where it stopped.",),
     ),
     (Status.FAILED, Cause.GRADIENT): Outcome(
         lambda facts: "the gradient is not finite at the result", (SCALES, SIMPLER, AUTO)
@@ -428,9 +426,9 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
     ),
     **{
         (status, Cause.EARLIER_VERSION): Outcome(
-            lambda facts: "as an earlier version of nghvi judged it, by its own rules", (ANEW,)
+            lambda facts: "judged by an earlier version of nghvi, by its own rules", (ANEW,)
         )
         for status in Status
     },
 }
-"""Every way in which a fit can end."""
+"""The words for every way in which a fit can end."""

@@ -237,7 +237,7 @@ def test_calculations_on_the_left_side_are_about_numbers():
     [
         ("s | trials(n)", "binomial", {"n": 1}, ResponseError, r"successes of 1 trials in row \d+"),
         ("s | trials(n)", "binomial", {"n": 0}, ResponseError, r"0 in row 0.*at least one"),
-        ("s | trials(n)", "binomial", {"n": 5.5}, ResponseError, r"5.5 in row 0.*whole numbers"),
+        ("s | trials(n)", "binomial", {"n": 5.5}, ResponseError, r"5.5 in row 0.*whole number"),
         ("s | trials(n)", "binomial", {"s": 0}, ResponseError, "every trial of s failed"),
         ("s | trials(n)", "binomial", {"s": -1}, ResponseError, "-1 in row 0"),
         ("s", "binomial", {}, ResponseError, r"successes of 1 trials.*trials\(n\)"),
