@@ -1,4 +1,4 @@
-"""``infer``: from any model to a judged posterior, the one door to the recipes."""
+"""``infer``: from any model to a judged posterior, the single entry point to the recipes."""
 
 import dataclasses
 from typing import Any, cast
@@ -40,23 +40,23 @@ from nghvi.recipes.smooth import laplace_start, value_and_score
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
 COSTLY, EXPENSIVE = 4_000, 20_000
-"""Numbers touched by an evaluation beyond which ELBO and importance weights take fewer of them."""
+"""Numbers touched by an evaluation beyond which the ELBO, and the importance weights, use fewer."""
 TELLING, FEWER, USUAL = 70_000_000, 100, 250
-"""Numbers touched by the draws that tell the ELBO of such a model, and how many they are at
-least and at most."""
+"""Numbers touched by all the draws from which the ELBO of such a model is estimated, and the least
+and most number of draws."""
 ENORMOUS, FEW = 50_000_000, 10
-"""Numbers touched by an evaluation beyond which few draws are evaluated: too few for k-hat."""
+"""Numbers touched by an evaluation beyond which only few draws are evaluated, too few for k-hat."""
 ASTRAY, UNLIKE = 0.03, 0.05
-"""Errors of an integral beyond which it is refined: what it moves posterior means (in sds) and sds
-(relatively) by, and the level of the log density, in nats."""
+"""Errors of an integral beyond which it is refined: by how much it moves posterior means (in sds)
+and sds (relatively), and the level of the log density (in nats)."""
 MANY = 25
-"""Parameters with more of which the draws that tell these errors grow in number no longer."""
+"""Number of parameters beyond which the number of draws that estimate these errors is constant."""
 GLANCE = 15
-"""Steps after which a fit looks whether its integrals will do."""
+"""Number of steps after which a fit checks whether its integrals are exact enough."""
 AFFORDABLE = 600_000_000
-"""Numbers touched by the importance weights of a fit."""
+"""Numbers that the importance weights of a fit may touch."""
 EXACT, CLOSE_ENOUGH = 1e-6, 0.02
-"""Nats between ELBO and evidence below which draws are not corrected; the latter for models that
+"""Nats between ELBO and evidence below which draws are not corrected; the second for models that
 are expensive to evaluate."""
 
 
@@ -64,8 +64,8 @@ are expensive to evaluate."""
 class Inference:
     """A posterior approximation with everything needed to judge it.
 
-    ``elbo``, ``log_evidence`` and ``k_hat`` are nan where the latent variables cannot be
-    integrated out. ``pool`` holds weighted draws of theta that stand for the posterior.
+    ``elbo``, ``log_evidence`` and ``k_hat`` are NaN if the latent variables cannot be integrated
+    out. ``pool`` holds weighted draws of theta that represent the posterior.
     """
 
     model: LatentModel
@@ -85,13 +85,13 @@ class Inference:
         return self.verdict.converged
 
     def draws(self, number: int, seed: int = 0) -> Params:
-        """Equally weighted posterior draws of the parameters, leading axis ``number``."""
+        """Return equally weighted posterior draws of the parameters, leading axis ``number``."""
         theta = self.pool.resample(number, np.random.default_rng(seed))
         return unravel_draws(self.model, self.data, theta)
 
 
 def unravel_draws(model: LatentModel, data: Data, theta: Float[np.ndarray, "s m"]) -> Params:
-    """Named parameters of many draws at once."""
+    """Return the named parameters of many draws at once."""
     return _unravel_draws(model, data, jax.device_put(theta))
 
 
@@ -101,7 +101,9 @@ def _unravel_draws(model: LatentModel, data: Data, theta: Array) -> Params:
 
 
 @together()
-@threadpool_limits.wrap(limits=1, user_api="blas")  # a second thread only costs its waking
+@threadpool_limits.wrap(
+    limits=1, user_api="blas"
+)  # waking a second thread costs more than it gains
 def infer(
     model: LatentModel,
     data: Data,
@@ -121,14 +123,14 @@ def infer(
     data
         Whatever the model was written to read.
     settings
-        How: see :class:`Settings`. Its fields can also be given by name, as ``changes``:
-        ``infer(model, data, seed=1, method="ng-hvi")``.
+        How to approximate it, see :class:`Settings`. Its fields can also be given by name, as
+        ``changes``: ``infer(model, data, seed=1, method="ng-hvi")``.
     progress
         Called after every chunk of steps with the stage's name, the step, the number of steps and
         the trace.
     resume
-        Where an interrupted run was left (``inference.run.position``, or what ``keep`` received):
-        goes on as if it had not been.
+        Where an interrupted run was left (``inference.run.position``, or what ``keep`` received);
+        the run continues as if it had not been interrupted.
     keep
         Called after every chunk of steps with where the run is, and whether it ends there.
     """
@@ -147,7 +149,7 @@ def infer(
 def _divide(
     model: LatentModel, data: Data, settings: Settings, resume: Position | None
 ) -> tuple[LatentModel, Data, Settings, Position | None]:
-    """The model on pieces of the data, where batches or devices are asked for."""
+    """Return the model on pieces of the data, if batches or devices are asked for."""
     if settings.latents == "integrate" and not isinstance(model, MarginalModel):
         raise InputError(f"latents='integrate': {type(model).__name__} has no log_marginal.")
     mesh = mesh_of(settings.devices)
@@ -171,7 +173,7 @@ def _divide(
 
 
 def _placed(position: Position | None, mesh: Mesh) -> Position | None:
-    """Where a run was left, its latents beside their groups."""
+    """Return where a run was left, with latents on the devices of their groups."""
     if position is None or position.current is None:
         return position
     state = position.current.state
@@ -188,7 +190,7 @@ def _fit(
     resume: Position | None,
     keep: Keep | None,
 ) -> tuple[LatentModel, Run]:
-    """Fit, and again with more exact integrals as long as the result shows that these are not."""
+    """Fit, and fit again with refined integrals as long as the result shows that it is needed."""
     if plan.costly:  # few nodes for the fit, more for its evaluation
         rough = cast(MarginalModel, model).approximate()
         model = rough if plan.drawn else _affordably_refined(rough)
@@ -219,7 +221,7 @@ def _fit(
         recipe = plan.recipe(key, model, example, begin)
         done = run(recipe, key, model, data, progress, resume, record, settled, glance)
         if done.position is not None:
-            # The model that is returned has been refined already, unless it was begun roughly.
+            # The returned model is already refined, unless the fit uses an approximation.
             left = done.position._replace(refinements=refinements if plan.costly else 0)
             return model, done._replace(position=left)
         if better is None:
@@ -237,7 +239,7 @@ def _is_drawn(model: LatentModel, data: Data) -> bool:
 
 
 def _is_affordable(model: MarginalModel, data: Data) -> bool:
-    """Whether a fit takes minutes at most."""
+    """Return whether a fit takes minutes at most."""
     many = _is_drawn(model, data) and evaluation_size(model, data) > HUGE
     return model.integration_is_affordable and not many
 
@@ -245,7 +247,7 @@ def _is_affordable(model: MarginalModel, data: Data) -> bool:
 def _begun(
     key: Key, plan: Plan, model: MarginalModel, data: Data
 ) -> tuple[MarginalModel, Variational]:
-    """The model with its draws placed where an approximation, which is the start, has its mode."""
+    """Return the model, its draws placed at the mode of an approximation, and that as start."""
     rough = model.approximate()
     begin = laplace_start(rough, data, first_theta(key, rough, data, plan.settings.begin))
     return _placed_at(model, data, begin.centre), begin
@@ -264,7 +266,7 @@ def _for_evaluation(
     data: Data,
     q: Variational,
 ) -> LatentModel:
-    """The model with integrals as exact as the evaluation of the result needs them."""
+    """Return the model with integrals exact enough for the evaluation of the result."""
     model = fitted
     if plan.drawn and plan.smooth:
         while better := refined_if_needed(key, model, data, q, plan.costly):
@@ -277,11 +279,11 @@ def _for_evaluation(
 
 
 def _undivided(found: Inference, data: Data) -> Inference:
-    """The result with the model and the data as they were given: nothing else needs the pieces."""
+    """Return the result with model and data as given, since nothing else needs the pieces."""
     if not isinstance(found.model, DividedModel):
         model = found.model.plain() if isinstance(found.model, MarginalModel) else found.model
         return dataclasses.replace(found, model=model, data=data)
-    # Predictions need no other process.
+    # Predictions must not need another process.
     q, done = on_host((found.q, found.run))
     return dataclasses.replace(found, model=found.model.model, data=data, q=q, run=done)
 
@@ -294,12 +296,12 @@ def _affordably_refined(model: MarginalModel) -> MarginalModel:
 def refined_if_needed(
     key: Key, model: LatentModel, data: Data, q: Variational, costly: bool
 ) -> MarginalModel | None:
-    """The refined model, if the present one's integrals are not exact enough at the result.
+    """Return the refined model if the integrals of this one are not exact enough at the result.
 
-    The two log densities differ by d(theta). Where q is right, a linear trend of d over its draws
+    The two log densities differ by d(theta). If q is right, a linear trend of d over its draws
     moves the posterior mean by as many sds, and a quadratic one c z^2 its sd by the share c; noise
-    around these trends moves neither. Where integrals are ``costly``, d's slope at the centre must
-    do, and of rows in batches its level.
+    around these trends moves neither. If integrals are ``costly``, the slope of d at the centre has
+    to do, and for rows in batches its level.
     """
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         return None
@@ -321,11 +323,11 @@ def refined_if_needed(
 def _apart(
     key: Key, rough: MarginalModel, fine: MarginalModel, data: Data, q: Variational
 ) -> tuple[float, float]:
-    """Level and largest trend of the difference of two log densities over draws of q."""
+    """Return level and largest trend of the difference of two log densities over draws of q."""
     scheme = OrthogonalDraws() if q.noise_dim <= MANY else AntitheticDraws(2 * MANY)
     noise, theta = (np.asarray(each) for each in _noise_and_draws(scheme, key, q))
     values = [log_targets(model, data, theta, side_by_side(model, data)) for model in (fine, rough)]
-    with np.errstate(invalid="ignore"):  # of two infinite ones: nan, which no bound holds
+    with np.errstate(invalid="ignore"):  # inf - inf is NaN, which is within no bound
         difference = values[0] - values[1]
         level = difference.mean()
         slopes = difference @ noise / len(noise)
@@ -348,10 +350,10 @@ def finish(
     correct: bool,
     fitted: LatentModel | None = None,
 ) -> Inference:
-    """ELBO, k-hat, evidence and the pool of draws.
+    """Return the inference: ELBO, k-hat, evidence and the pool of draws added to a run.
 
-    ``correct``: whether these may be weighted. ``fitted``: the model of the fit, where that is a
-    rougher one; what it costs decides how many draws are evaluated.
+    ``correct``: whether draws may be weighted. ``fitted``: the model of the fit, if that is a
+    rougher one; its cost decides how many draws are evaluated.
     """
     key_pool, key_elbo = jax.random.split(jax.random.fold_in(key, 10**6))
     nan = float("nan")
@@ -406,7 +408,7 @@ def finish(
 def _level(
     key: Key, model: MarginalModel, data: Data, found: Evaluation, q: Variational
 ) -> tuple[float, float]:
-    """What many draws add to the level of a density that is a mean over few, and the error left."""
+    """Return what many draws add to the level of a density averaged over few, and its error."""
     if not (model.is_drawn(data) and np.isfinite(found.elbo)):
         return 0.0, 0.0
     log_q = np.asarray(_log_densities(q, jax.device_put(found.theta)))
@@ -426,8 +428,8 @@ def _afresh(key: Key, model: MarginalModel, data: Data, theta: Array) -> tuple[A
 
 
 def _pool(key: Key, q: Variational) -> Pool:
-    """Draws of q as it is."""
-    if q.noise_dim > LARGEST_FULL:  # of so many numbers nobody reads the sds one by one
+    """Return uncorrected draws of q."""
+    if q.noise_dim > LARGEST_FULL:  # nobody reads so many sds one by one
         return Pool.plain(draw(key, q, 4000)[0])
     return Pool.spread(q, _generator(key))
 

@@ -1,9 +1,9 @@
-"""The paper's algorithms as objects: what a rule does is what its fields say.
+"""The paper's algorithms as objects whose fields say what a rule does.
 
-A factor Gaussian, started at scale 1 with loadings 0.01, is moved for a fixed number of steps, one
-draw of theta and of z per step, and the average of the last 100 iterates is returned.
-``method="ng-hvi"`` and its like name the objects in :data:`PUBLISHED`; another constant is another
-object::
+A factor Gaussian, started at scale 1 with loadings 0.01, is moved for a fixed number of steps, with
+one draw of theta and of z per step, and the average of the last 100 iterates is returned. Names
+such as ``method="ng-hvi"`` stand for the objects in :data:`PUBLISHED`; to change a constant, make
+another object::
 
     from nghvi.methods import NaturalGradient
 
@@ -26,11 +26,12 @@ from nghvi.families.factor import FISHER
 
 @dataclasses.dataclass(frozen=True)
 class GradientMethod(abc.ABC):
-    """What the rules share: how a direction becomes a step, and how many are taken.
+    """What the rules have in common: how a direction becomes a step, and how many are taken.
 
-    ``momentum``: decay of the average over directions; 0 is none. ``learning_rate``: the length
-    that multiplies a direction; None lets ADADELTA choose it, with its ``decay`` and ``epsilon``.
-    ``draws``: of theta per step.
+    ``momentum``: decay of the running average of directions; 0 means no average.
+    ``learning_rate``: the factor that multiplies a direction; None lets ADADELTA choose it, with
+    its ``decay`` and ``epsilon``. ``draws``: number of draws of theta per step; ``steps``: number
+    of steps.
     """
 
     name: ClassVar[str]
@@ -77,11 +78,12 @@ class OrdinaryGradient(GradientMethod):
 
 @dataclasses.dataclass(frozen=True)
 class NaturalGradient(GradientMethod):
-    """NG-HVI: along ``(F + damping diag F)^-1 g``.
+    """NG-HVI: steps along ``(F + damping diag F)^-1 g``.
 
-    ``fisher``: the factor Gaussian's Fisher matrix, ``"exact"`` or ``"printed"`` as in the paper,
-    whose block for loadings and scales is another. ``clip``: the longest direction; None brings
-    every one to length 1. ``solver``: of the conjugate gradients.
+    ``fisher``: the Fisher matrix of the factor Gaussian, ``"exact"`` or ``"printed"`` as in the
+    paper, whose block for loadings and scales differs. ``clip``: the length to which longer
+    directions are cut; None brings all of them to length 1. ``solver``: options of the conjugate
+    gradients.
     """
 
     name: ClassVar[str] = "NG-HVI"
@@ -107,7 +109,7 @@ class NaturalGradient(GradientMethod):
 
     @property
     def step_rule(self) -> optax.GradientTransformation:
-        """How far a step goes along its direction, which is first shortened to ``clip``."""
+        """How far a step goes along its direction, which is first cut to ``clip``."""
         longest = "normalise" if self.clip is None else self.clip
         return published_rule(
             self.momentum, self.learning_rate, self.decay, self.epsilon, longest=longest
@@ -115,22 +117,23 @@ class NaturalGradient(GradientMethod):
 
 
 PUBLISHED: dict[str, GradientMethod] = {
-    # As the authors' program does it: twenty plain conjugate gradient steps.
+    # As in the authors' program: twenty conjugate gradient steps without a preconditioner.
     "ng-hvi": NaturalGradient(fisher="printed", solver=SolveOptions.published()),
-    # As Algorithm 1 of the paper prints it.
+    # As printed in Algorithm 1 of the paper.
     "ng-hvi-printed": NaturalGradient(fisher="printed", clip=None),
-    # The program's rule with the Fisher matrix as it should be, and its solution.
+    # The rule of the program with the exact Fisher matrix, and a converged solution.
     "ng-hvi-exact": NaturalGradient(),
     "sg-hvi": OrdinaryGradient(),
 }
+"""The published rules, by the name that ``method=`` accepts."""
 
 
 Method = str | GradientMethod
-"""A method as settings hold it: a name, or an object with constants of your own."""
+"""A method as given in settings: a name, or an object with your own constants."""
 
 
 def published(method: Any) -> GradientMethod | None:
-    """The published rule that a method is or that its name means; None for other methods."""
+    """Return the published rule that a method is, or that it names; None for other methods."""
     if isinstance(method, GradientMethod):
         return method
     return PUBLISHED.get(method) if isinstance(method, str) else None

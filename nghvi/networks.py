@@ -1,10 +1,10 @@
 """Trunks: the part of a model that turns inputs into features h(x).
 
 ``Identity`` makes a linear mixed model; ``Perceptron`` a deep one, with
-``h^(l) = (1, act(W_l h^(l-1)))`` and the bias in the first column of ``W_l``. ``Skip`` puts the
-inputs beside a network's features, ``(1, x, size h(x) / sqrt(width))``: the deep model then
-contains the linear one, and ``size`` says how much there is of the network. ``Tamed`` lets a
-network see inputs with heavy tails by asinh; the inputs beside it stay as they are.
+``h^(l) = (1, act(W_l h^(l-1)))`` and the bias in the first column of ``W_l``. ``Skip`` adds the
+inputs to the features of a network, ``(1, x, size h(x) / sqrt(width))``: the deep model then
+contains the linear one, and ``size`` says how much the network contributes. ``Tamed`` lets a
+network see heavy-tailed inputs through asinh; the added inputs stay as they are.
 """
 
 import abc
@@ -21,22 +21,23 @@ from jaxtyping import Array, Float
 from nghvi._typing import Key, PyTree
 
 FIRST_SIZE = 0.5
-"""Of the network's part where it stands beside the inputs: half of what its prior expects."""
+"""Size of the network at the start, if its inputs are added: half the sd of its prior N(0, 1)."""
 LEAST_SIZE = 0.1
-"""Of a network that adds something; its prior is N(0, 1)."""
+"""Size below which a network counts as adding nothing."""
 ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh, "silu": jax.nn.silu}
+"""Activation functions by name."""
 
 
 class Trunk(eqx.Module):
-    """Inputs to features, given weights."""
+    """A map from inputs to features, given weights."""
 
     @abc.abstractmethod
     def init_weights(self, key: Key) -> PyTree:
-        """Starting weights."""
+        """Return random weights to start from."""
 
     @abc.abstractmethod
     def __call__(self, weights: PyTree, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
-        """Features of the rows of x, offset column included."""
+        """Return the features of the rows of x, offset column included."""
 
     @property
     @abc.abstractmethod
@@ -45,20 +46,20 @@ class Trunk(eqx.Module):
 
     @property
     def sized(self) -> bool:
-        """Whether one of its weights is the scale of all that it learns."""
+        """Whether one of the weights scales all features that are learnt."""
         return False
 
     def size_of(self, weights: PyTree) -> float:
-        """The size of this scale, or of all there is where it has none."""
+        """Return the absolute value of this scale; infinity if there is none."""
         return math.inf
 
     def rough(self) -> "Trunk":
-        """The same features with fewer digits and sooner, where there is such a form."""
+        """Return a faster trunk with the same features to fewer digits, if there is one."""
         return self
 
 
 class Identity(Trunk):
-    """The columns themselves."""
+    """The trunk of a linear model, whose features are the input columns themselves."""
 
     num_inputs: int = eqx.field(static=True)
 
@@ -105,9 +106,9 @@ class Perceptron(Trunk):
 
 
 class RoughPerceptron(Perceptron):
-    """The same in single precision, rows side by side: half the time of a gradient.
+    """A perceptron in single precision, with rows side by side, which halves the time of gradients.
 
-    For noisy steps, whose noise is many times what the missing digits change.
+    It is meant for noisy steps, whose noise far exceeds the effect of the missing digits.
     """
 
     def __call__(self, weights: PyTree, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
@@ -145,14 +146,14 @@ class Tamed(Trunk):
 
 
 class SkipWeights(NamedTuple):
-    """Weights of the network, and the size of its part."""
+    """Weights of the network, and the size that multiplies its features."""
 
     network: PyTree
     size: Float[Array, " 1"]
 
 
 class Skip(Trunk):
-    """A 1, the inputs, and a network's features times a size that is learnt."""
+    """A trunk whose features are a 1, the inputs, and those of a network times a learnt size."""
 
     network: Trunk
     num_inputs: int = eqx.field(static=True)
@@ -180,15 +181,15 @@ class Skip(Trunk):
 
     @property
     def unit(self) -> float:
-        """What keeps the sum of the network's features at the same scale for any width."""
+        """Factor that keeps the sum of the network's features at the same scale for any width."""
         return 1 / math.sqrt(self.network.num_features - 1)
 
 
 class OwnTrunk(Trunk):
-    """A network of the user's: its outputs and a leading 1 are the features.
+    """A network given by the user, whose outputs and a leading 1 are the features.
 
-    ``init(key)`` makes weights (a pytree of float arrays), ``apply(weights, x)`` maps rows to
-    outputs.
+    ``init(key)`` returns weights (a pytree of float arrays), and ``apply(weights, x)`` maps rows to
+    outputs. ``width``: the number of outputs.
     """
 
     init: Callable[[Key], PyTree] = eqx.field(static=True)
@@ -207,12 +208,12 @@ class OwnTrunk(Trunk):
 
 
 def as_trunk(network: Any, num_inputs: int) -> Trunk:
-    """A trunk from a trunk, an equinox module written for one row, or a pair (init, apply)."""
+    """Return the trunk for a trunk, an equinox module for one row, or a pair (init, apply)."""
     if isinstance(network, Trunk):
         return network
     if isinstance(network, eqx.Module):
         start, rest = eqx.partition(network, eqx.is_inexact_array)
-        # Unhashable arrays stay out of the static fields: functions compare by identity.
+        # Arrays, which cannot be hashed, stay out of static fields; functions compare by identity.
         network = (
             lambda key: jax.tree.map(lambda w: jnp.asarray(w, float), start),
             lambda weights, x: jax.vmap(eqx.combine(weights, rest))(x),

@@ -1,4 +1,4 @@
-"""Priors, each with the parametrisation it is stated in and the Jacobian that goes with it.
+"""Priors, each with the parametrisation in which it is stated and the corresponding Jacobian.
 
 Variances are handled as ``t = log v`` and covariance matrices as the log-Cholesky factor of
 their inverse: ``Omega^-1 = L L'``, free entries of L row by row, diagonal in logarithms. All
@@ -6,9 +6,9 @@ densities below are densities of those unconstrained numbers, constants included
 ELBO and the evidence are compared between models.
 
 The numbers refer to the scale on which the model is fitted: with ``standardize=True`` (the
-default of the estimators) to standardised columns, otherwise to the raw ones. An estimator that
-is given no priors takes the defaults in the units of its data (:meth:`Priors.in_units`), so they
-mean the same on either scale; ``docs/priors.md`` has them in one table.
+default of the estimators) to standardised columns, otherwise to the raw ones. An estimator
+without explicit priors uses the defaults in the units of its data (:meth:`Priors.in_units`), so
+that they mean the same on either scale; ``docs/priors.md`` lists them in one table.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ from nghvi._typing import PyTree, Scalar
 
 
 class PriorError(InputError):
-    """A prior's parameter is out of range."""
+    """Raised if a parameter of a prior is out of range."""
 
 
 Scales = float | tuple[float, ...]
-"""One scale for all, or one for each."""
+"""One scale for all parameters, or one for each."""
 
 
 def _require_positive(owner: object, **values: object) -> None:
@@ -52,14 +52,14 @@ def _require_scales(owner: object, **values: object) -> None:
 
 
 def _each(scales: Scales, size: int, of: str) -> Float[np.ndarray, " size"]:
-    """The scales of ``size`` parameters; ``of`` says whose they are in the error message."""
+    """Return the scales of ``size`` parameters; ``of``: whose they are, for the error message."""
     if isinstance(scales, tuple) and len(scales) != size:
         raise PriorError(f"{of}: {len(scales)} scales were given for {size} parameters.")
     return np.broadcast_to(np.asarray(scales, float), size)
 
 
 def _times(scales: Scales, units: np.ndarray) -> Scales:
-    """Scales in these units, to the nearest power of two: similar data share compiled programs."""
+    """Return scales in these units, rounded to powers of two so that data share programs."""
     found = tuple((np.asarray(scales) * 2.0 ** np.round(np.log2(units))).tolist())
     return found[0] if len(set(found)) == 1 else found
 
@@ -71,34 +71,34 @@ class EffectsPrior(Protocol):
     """Whether Omega is not diagonal."""
 
     def size(self, r: int) -> int:
-        """Number of free parameters for r effects."""
+        """Return the number of free parameters for r effects."""
 
     def start(self, variances: Float[Array, " r"]) -> Float[Array, " free"]:
-        """Coordinates of a diagonal Omega with these variances."""
+        """Return the coordinates of a diagonal Omega with these variances."""
 
     def precision_factor(self, free: Float[Array, " free"], r: int) -> Float[Array, "r r"]:
-        """Lower triangular L with Omega^-1 = L L'."""
+        """Return the lower triangular L with Omega^-1 = L L'."""
 
     def log_density(self, free: Float[Array, " free"], r: int) -> Scalar:
-        """Log density of the free parameters, Jacobian included."""
+        """Return the log density of the free parameters, Jacobian included."""
 
     def log_volume(self, free: Float[Array, " free"], r: int) -> Scalar:
-        """Log Jacobian of what the prior is stated for: without it a density is that of the sds.
+        """Return the log Jacobian, up to a constant, in :meth:`log_density`.
 
-        It may lack a constant.
+        Subtracting it leaves the density of what the prior is stated for, such as sds.
         """
 
     def sample(
         self, rng: np.random.Generator, number: int, r: int
     ) -> Float[np.ndarray, "number free"]:
-        """Draws of the free parameters."""
+        """Return draws of the free parameters."""
 
     def stated(self, effect: int | None) -> str:
-        """The prior of an effect's sd, or of all correlations (None), in words."""
+        """Return the prior of an effect's sd, or of all correlations (None), in words."""
 
 
 class _Diagonal:
-    """Coordinates of independent effects: log variances."""
+    """The coordinates of independent effects: log variances."""
 
     correlated = False
 
@@ -113,7 +113,7 @@ class _Diagonal:
 
 
 def _packed(lower: Float[np.ndarray, "s r r"]) -> Float[np.ndarray, "s free"]:
-    """Log-Cholesky coordinates of many factors."""
+    """Return the log-Cholesky coordinates of many factors."""
     rows, columns = np.tril_indices(lower.shape[-1])
     entries = lower[:, rows, columns]
     on_diagonal = rows == columns
@@ -124,14 +124,14 @@ def _packed(lower: Float[np.ndarray, "s r r"]) -> Float[np.ndarray, "s free"]:
 def _wishart_factors(
     rng: np.random.Generator, number: int, r: int, df: float
 ) -> Float[np.ndarray, "s r r"]:
-    """Lower L with L L' ~ Wishart(I, df), by Bartlett's decomposition."""
+    """Return lower L with L L' ~ Wishart(I, df), by Bartlett's decomposition."""
     lower = np.tril(rng.standard_normal((number, r, r)), -1)
     lower[:, np.arange(r), np.arange(r)] = np.sqrt(rng.chisquare(df - np.arange(r), (number, r)))
     return lower
 
 
 class _Correlated:
-    """Coordinates of correlated effects: log-Cholesky factor of the precision."""
+    """The coordinates of correlated effects: the log-Cholesky factor of the precision."""
 
     correlated = True
 
@@ -149,9 +149,9 @@ class _Correlated:
 
 @dataclasses.dataclass(frozen=True)
 class InverseGamma(_Diagonal):
-    """Variance ~ InverseGamma(shape, scale): density prop. to v^-(shape+1) exp(-scale / v).
+    """Variance ~ InverseGamma(shape, scale): density proportional to v^-(shape+1) exp(-scale / v).
 
-    As the prior of the effects it makes Omega diagonal, each variance with this density.
+    As a prior of the effects it makes Omega diagonal, and each variance has this density.
     """
 
     shape: float = 1.01
@@ -179,9 +179,9 @@ class InverseGamma(_Diagonal):
 class HalfT(_Diagonal):
     """Standard deviation ~ half-t(df, scale): flat near zero, so small variances stay small.
 
-    As the prior of the effects it makes Omega diagonal; ``scale`` may then be a tuple with a
-    number for each effect. ``floor`` multiplies the density by ``exp(-floor^2 / sd^2)``: data
-    that leave no noise at all (a response computed from the inputs) have a posterior then.
+    As a prior of the effects it makes Omega diagonal; ``scale`` may then be a tuple with one
+    number per effect. ``floor`` multiplies the density by ``exp(-floor^2 / sd^2)``, so that even
+    data without any noise (a response computed from the inputs) have a posterior.
     """
 
     df: float = 2.0
@@ -221,7 +221,7 @@ class HalfT(_Diagonal):
         return 2 * np.log(sd)
 
     def in_units(self, units: np.ndarray) -> "HalfT":
-        """The same with its scales in these units."""
+        """Return the same prior with its scales in these units."""
         unit = float(2.0 ** np.round(np.log2(units[0])))
         return HalfT(self.df, _times(self.scale, units), self.floor * unit)
 
@@ -238,8 +238,8 @@ class WishartPrecision(_Correlated):
 
     The density is proportional to ``|W|^((df-r-1)/2) exp(-tr(W) / (2 scale))``.
 
-    ``df=None`` means r + 1. The paper's choice is scale 0.01, which is very informative on
-    standardised data: it holds every variance near 100 / (K + r).
+    ``df=None`` means r + 1. The paper chooses scale 0.01, which is very informative on
+    standardised data: it keeps every variance near 100 / (K + r).
     """
 
     scale: float
@@ -278,11 +278,11 @@ class WishartPrecision(_Correlated):
 class HuangWand(_Correlated):
     """Omega with half-t(df, scale) standard deviations and, at df = 2, uniform correlations.
 
-    Huang and Wand (2013), their auxiliary variables integrated out: with W = Omega^-1
-    the density of W is proportional to
-    ``|W|^((df-2)/2) prod_j (df W_jj + scale^-2)^-((df+r)/2)``. The default of the library: it
-    does not pull small variances up, as inverse Wishart priors do. ``scale`` may be a tuple with a
-    number for each effect.
+    This is the prior of Huang and Wand (2013) with their auxiliary variables integrated out: the
+    density of W = Omega^-1 is proportional to
+    ``|W|^((df-2)/2) prod_j (df W_jj + scale^-2)^-((df+r)/2)``. It is the default of the library,
+    since it does not pull small variances up as inverse Wishart priors do. ``scale`` may be a tuple
+    with one number per effect.
     """
 
     df: float = 2.0
@@ -323,7 +323,7 @@ class HuangWand(_Correlated):
         return _packed(root[:, :, None] * _wishart_factors(rng, number, r, self.df + r - 1))
 
     def in_units(self, units: np.ndarray) -> "HuangWand":
-        """The same with its scales in these units."""
+        """Return the same prior with its scales in these units."""
         return HuangWand(self.df, _times(self.scale, units))
 
     def stated(self, effect: int | None = 0) -> str:
@@ -333,14 +333,14 @@ class HuangWand(_Correlated):
 
 
 def _log_t(x: float, df: float) -> float:
-    """Log density of Student's t."""
+    """Return the log density of Student's t."""
     constant = float(gammaln((df + 1) / 2) - gammaln(df / 2)) - 0.5 * math.log(df * math.pi)
     return constant - 0.5 * (df + 1) * math.log1p(x**2 / df)
 
 
 @functools.lru_cache(maxsize=256)
 def _log_mass(df: float, floor: float) -> float:
-    """Log of the mean of exp(-floor^2 / sd^2) over half-t(df, 1): what a floor takes away."""
+    """Return the log mean of exp(-floor^2 / sd^2) over half-t(df, 1): what a floor takes away."""
 
     def at(u: float) -> float:  # u = log sd
         return 2 * math.exp(_log_t(math.exp(u), df) - (floor * math.exp(-u)) ** 2 + u)
@@ -349,14 +349,14 @@ def _log_mass(df: float, floor: float) -> float:
 
 
 def _log_jacobian(log_diagonal: Array) -> Scalar:
-    """log |d vech(L L') / d free| = r log 2 + sum_i (r - i + 2) log L_ii, i = 1..r."""
+    """Return log |d vech(L L') / d free| = r log 2 + sum_i (r - i + 2) log L_ii, i = 1..r."""
     r = log_diagonal.size
     return r * math.log(2) + jnp.sum((r + 1 - jnp.arange(r)) * log_diagonal)
 
 
 @dataclasses.dataclass(frozen=True)
 class Gamma:
-    """A positive number with density prop. to x^(shape-1) exp(-rate x)."""
+    """A positive number with density proportional to x^(shape-1) exp(-rate x)."""
 
     shape: float = 2.0
     rate: float = 0.1
@@ -365,17 +365,17 @@ class Gamma:
         _require_positive(self, shape=self.shape, rate=self.rate)
 
     def log_density(self, value: Array) -> Scalar:
-        """Of the number itself: its transform's Jacobian is the caller's."""
+        """Return the log density of the number itself, without the Jacobian of a transform."""
         constant = self.shape * math.log(self.rate) - float(gammaln(self.shape))
         return constant + (self.shape - 1) * jnp.log(value) - self.rate * value
 
     def sample(self, rng: np.random.Generator, number: int) -> Float[np.ndarray, " number"]:
-        """Draws of the number itself."""
+        """Return draws of the number itself."""
         return rng.gamma(self.shape, 1 / self.rate, number)
 
 
 def normal_log_density(values: Array, sd: Scales) -> Scalar:
-    """Sum of N(0, sd^2) log densities, with one sd for all values or one for each."""
+    """Return the sum of N(0, sd^2) log densities, with one sd for all values or one for each."""
     scale = _each(sd, values.size, "coef_sd") if isinstance(sd, tuple) else np.asarray(sd)
     constant = values.size * (float(np.mean(np.log(scale))) + 0.5 * math.log(2 * math.pi))
     return jnp.sum(-0.5 * (values / scale) ** 2) - constant
@@ -386,10 +386,10 @@ class Priors:
     """The priors of a mixed model.
 
     ``coef_sd``: sd of every fixed coefficient, intercept included, or a tuple with an sd for each.
-    ``noise``: the noise sd or variance. ``effects``: Omega. ``weight_sd``: sd of the weights of
-    hidden layers; None learns it layer by layer, ``N(0, exp(2 s) / fan-in)`` with ``s ~ N(0, 1)``:
-    a broad fixed prior pays for switching units off and predicts worse. Of a Student-t response
-    ``noise`` is the prior of the scale and ``degrees`` that of the degrees of freedom less 2.
+    ``noise``: prior of the noise sd or variance. ``effects``: prior of Omega. ``weight_sd``: sd of
+    the weights of hidden layers; None learns it by layer, ``N(0, exp(2 s) / fan-in)`` with
+    ``s ~ N(0, 1)``, since a broad fixed prior rewards switching units off and predicts worse. For a
+    Student-t response ``noise`` is the prior of the scale, ``degrees`` that of the degrees less 2.
     """
 
     coef_sd: Scales = 10.0
@@ -418,7 +418,7 @@ class Priors:
     def log_weights(
         self, weights: PyTree, log_scale: Float[Array | np.ndarray, " layers"]
     ) -> Scalar:
-        """Log density of the weights of all layers, and of their scales where those are learnt."""
+        """Return the log density of the weights of all layers, and of learnt scales, if any."""
         layers = jax.tree.leaves(weights)
         if self.weight_sd is not None:
             return sum((normal_log_density(w, self.weight_sd) for w in layers), jnp.zeros(()))
@@ -431,9 +431,9 @@ class Priors:
         return total
 
     def in_units(self, coef: np.ndarray, effects: np.ndarray, response: float) -> "Priors":
-        """The same with scales in units of the data: half-t and normal ones can be scaled.
+        """Return the same priors with scales in units of the data, for half-t and normal priors.
 
-        ``coef``, ``effects``: the unit of each coefficient and effect; ``response``: the noise's.
+        ``coef``, ``effects``: unit of each coefficient and effect; ``response``: unit of the noise.
         """
         if not isinstance(self.noise, HalfT) or not isinstance(self.effects, HalfT | HuangWand):
             raise PriorError(f"{self}: only half-t priors can be given in other units.")
@@ -446,5 +446,5 @@ class Priors:
 
     @staticmethod
     def paper() -> "Priors":
-        """The paper's: N(0, 100), InverseGamma(1.01, 1.01), Wishart(0.01 I, r + 1)."""
+        """Return the priors of the paper: N(0, 100), InverseGamma(1.01, 1.01), Wishart(0.01 I)."""
         return Priors(10.0, InverseGamma(1.01, 1.01), WishartPrecision(0.01), 10.0)
