@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 
-# Workers, and processes that tests start, share the programs of this run and leave the user's be.
+# Workers, and processes that tests start, share the programs of this run, not those of the user.
 if "PYTEST_XDIST_WORKER" not in os.environ and "NGHVI_CACHE" not in os.environ:
     os.environ["NGHVI_CACHE"] = tempfile.mkdtemp(prefix="nghvi-tests-")
     atexit.register(shutil.rmtree, os.environ["NGHVI_CACHE"], ignore_errors=True)
@@ -34,7 +34,7 @@ os.environ.update(quick_to_compile())
 
 matplotlib.use("Agg")
 
-# Tracing leaves behind millions of objects that stay; the collector would visit them all each time.
+# Tracing leaves behind millions of objects that stay, all of which the collector would visit.
 gc.freeze()
 gc.set_threshold(100_000, 50, 1000)
 
@@ -49,9 +49,9 @@ def _untraced_file(number, kind):
 
 @pytest.fixture(autouse=True)
 def programs_of_patched_code(request):
-    """A test that replaces parts of the package traces its programs itself: the files by which
-    other tests find theirs do not know of replaced functions. What is compiled is found by its
-    own text, always."""
+    """Let a test that replaces parts of the package trace its programs itself: the files by which
+    other tests find theirs know nothing of replaced functions. Compiled programs are still found,
+    by their own text."""
     with pytest.MonkeyPatch.context() as patch:
         if "monkeypatch" in request.fixturenames:
             patch.setattr(_programs, "_file", _untraced_file)
@@ -67,7 +67,7 @@ def bounded_programs():
 
 @functools.lru_cache
 def panel_frame(num_groups=30, size=8, seed=0, binary=False):
-    """Random intercept and slope; unequal groups."""
+    """Rows with a random intercept and slope in groups of unequal size."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(max(size - 4, 1), size + 5, num_groups)
     group = np.repeat(np.arange(num_groups), sizes)
@@ -108,8 +108,8 @@ def key():
 
 @pytest.fixture(scope="session")
 def fitted_case(request, panel, binary_panel):
-    """Fitted estimators with their rows, by name: linear and deep, of numbers and classes, with
-    groups and without. A few cheap steps where the fit itself does not matter."""
+    """Fitted estimators with their rows, by name: linear and deep, for numbers and classes, with
+    groups and without. They take few steps if the quality of the fit does not matter."""
     X, y = panel[["g", "a", "b"]], panel["y"]
     binary, labels = binary_panel[["g", "a", "b"]], np.where(binary_panel["y"] == 1, "yes", "no")
     deep = nghvi.MixedRegressor("g", hidden=(3,), steps=60, n_starts=1)

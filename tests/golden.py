@@ -1,8 +1,8 @@
 """Nine small fits, whose numbers are kept in ``tests/files/golden.json``.
 
-They guard moves and merges: a change that means to change no number changes none of these. A change
-that means to is followed by ``python -m tests.golden``, which writes the file and the saved models
-beside it again, and its diff belongs in the same commit.
+They guard moves and merges: a change that should change no number must change none of these. After
+a change that should, run ``python -m tests.golden``, which rewrites the file and the saved models
+beside it, and put their diff into the same commit.
 """
 
 import functools
@@ -24,7 +24,7 @@ SMALL = {"num_groups": 8, "size": 8}
 
 
 class Case(NamedTuple):
-    """A fit and how closely it has to be met."""
+    """A fit, and how closely its numbers have to be met."""
 
     fit: Callable[[], Any]
     rtol: float
@@ -76,7 +76,7 @@ def predicted(model: Any, binary: bool) -> list[float]:
 
 
 def numbers(name: str) -> dict[str, Any]:
-    """What a fit says of itself."""
+    """Return what a fit says about itself."""
     model = fitted(name)
     summary = model.summary()
     draws = model.posterior_draws(3)

@@ -1,6 +1,6 @@
-"""What the contract tests run over: one line here gives a new member the whole suite.
+"""What the contract tests run over: one line here puts a new member through the whole suite.
 
-Parameters are generic (random, no symmetry), so that no formula is right by accident.
+Parameters are generic (random, without symmetry), so that no formula is right by accident.
 """
 
 from collections.abc import Callable, Sequence
@@ -146,7 +146,7 @@ RESPONSES: dict[str, ResponseCase] = {
         )
         for response in (Binomial(7.0), BinomialProbit(7.0), BetaBinomial(7.0))
     },
-    # Of weight 1, and without bounds; tests/responses/test_facts.py has those with.
+    # With weight 1, and without bounds; tests/responses/test_facts.py has the others.
     **{
         response.name: ResponseCase(
             response, [0.7], [[-3.0, 0.0, 1e6]], [[2.0, 2.0], [1.0, np.nan], [1.0, np.inf]]

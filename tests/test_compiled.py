@@ -25,7 +25,7 @@ def folder_of(**environment):
 
 @pytest.fixture(autouse=True)
 def config(monkeypatch):
-    """What JAX is told in this process, which goes on as it was."""
+    """A record of what JAX would be told; this process is left as it is."""
     told = {}
     fake = SimpleNamespace(jax_compilation_cache_dir=None, update=told.__setitem__)
     forget = functools.partial(told.__setitem__, "forgotten", True)
@@ -83,7 +83,7 @@ def test_programs_are_forgotten_before_a_process_has_too_many(
 
 @pytest.mark.skipif(not _programs.MAPS.exists(), reason="only Linux tells what a process holds")
 def test_what_forgotten_programs_held_is_given_back():
-    """In a process of its own, whose programs are not missed."""
+    """This runs in a process of its own, whose programs nobody misses."""
     program = """
 import re, jax, nghvi
 from nghvi import _programs

@@ -1,4 +1,4 @@
-"""What the site and the README show runs: ``python`` and ``shell`` fences, page by page, in order.
+"""The code on the site and in the README runs: ``python`` and ``shell`` fences, page by page.
 
 A fence that is not to be run has another name: ``text``, ``py`` or the directive ``{code-block}``.
 """

@@ -1,4 +1,4 @@
-"""Numbers that moves and merges leave as they are, and models that an earlier state saved."""
+"""Numbers that moves and merges must not change, and models saved by an earlier state."""
 
 import json
 
@@ -18,7 +18,7 @@ def differs(found, kept, rtol, where=""):
         return [place for k in kept for place in differs(found[k], kept[k], rtol, f"{where}/{k}")]
     if isinstance(kept, str):
         return [] if found == kept else [f"{where}: {found} for {kept}"]
-    # Numbers of one list share a scale: those near zero are as close as the others.
+    # Numbers of one list share a scale, so those near zero need only be as close as the others.
     size = np.abs(kept).max()
     close = np.allclose(found, kept, rtol=rtol, atol=rtol * size, equal_nan=True)
     return [] if close else [f"{where}: {found} for {kept}"]

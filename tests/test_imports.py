@@ -16,7 +16,7 @@ SAVED = pathlib.Path(__file__).parent / "files" / "correlated_slopes.nghvi"
 
 
 def loaded_by(program):
-    """Names of the modules that a new process has loaded at the end."""
+    """Return the names of the modules that a new process has loaded when it ends."""
     told = f"{program}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True, text=True)
     return set(done.stdout.splitlines()[-1].split())

@@ -237,7 +237,7 @@ def test_a_smooth_fit_ends_at_the_same_place_from_another_start():
 
 
 class RoughlyIntegrated(NormalMean):
-    """As if its integrals took seconds: off by less with every refinement."""
+    """A model whose integrals seem to take seconds, and are off by less with every refinement."""
 
     level: int = eqx.field(static=True, default=3)
 
@@ -333,7 +333,7 @@ def test_wishart_degrees_must_exceed_the_dimension():
 
 
 def test_few_draws_of_an_even_pool_know_the_mean():
-    # Of independent ones the largest of five errors would exceed 0.15 in nine of ten cases.
+    # With independent draws the largest of five errors would exceed 0.15 in nine of ten cases.
     q = CholeskyGaussian.from_covariance_factor(jnp.zeros(5), jnp.eye(5))
     pool, rng = Pool.spread(q, np.random.default_rng(3)), np.random.default_rng(4)
     few = pool.few(100, rng)

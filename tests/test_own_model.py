@@ -1,4 +1,4 @@
-"""The documented example of an own model runs and gets it right."""
+"""The documented example of a user's own model runs and gives the right answer."""
 
 import dataclasses
 import importlib.util

@@ -21,7 +21,7 @@ def test_point_scores():
 @pytest.mark.parametrize("probability", [PROBABILITY, 0 * PROBABILITY, 0 * PROBABILITY + 1])
 @pytest.mark.parametrize("labels", [LABELS, 0 * LABELS])
 def test_class_scores(labels, probability):
-    """Also where nothing is predicted or nothing is positive."""
+    """They also agree if nothing is predicted or nothing is positive."""
     predicted = (probability > 0.5).astype(int)
     for ours, theirs in [
         (scores.precision, metrics.precision_score),

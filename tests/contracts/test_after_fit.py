@@ -1,6 +1,6 @@
-"""Every response through everything after a fit, without groups, so that it is quick to fit.
+"""Every response through everything that follows a fit, without groups, so that fits are quick.
 
-One contract, run over the registry; tests/contracts/test_response_fits.py has those with groups.
+This is one contract, run over the registry; tests/contracts/test_response_fits.py has groups.
 """
 
 import functools

@@ -28,7 +28,7 @@ CENTRE, SCALE = jnp.array([0.4, -1.0, 3.0]), jnp.array([0.5, 1.0, 2.0])
 
 
 class Logistic(Variational):
-    """A product of logistic distributions: nothing but what is abstract in ``Variational``."""
+    """A product of logistic distributions that defines only what is abstract in ``Variational``."""
 
     mean: jax.Array
     log_scale: jax.Array
@@ -185,7 +185,7 @@ def test_a_family_of_ones_own_fits_drawn_latents_and_networks():
 
 
 class Measured(Logistic):
-    """Tells its remaining errors, in the metric of its own variances."""
+    """The same, but it tells its remaining errors, in the metric of its own variances."""
 
     def remaining_error(self, gradient):
         sd = self.standard_deviation()

@@ -20,7 +20,7 @@ LEVELS = 12, 6
 
 
 def rows_of(name):
-    """Five rows per level of the first factor; eta = 0.5 + 0.7 x + effects of sd 0.5 and 0.4."""
+    """Rows with two factors, five per level of the first; effects have sds 0.5 and 0.4."""
     case, rng = RESPONSES[name], np.random.default_rng(3)
     codes = np.column_stack([np.arange(60) // 5, rng.integers(0, LEVELS[1], 60)])
     x = rng.normal(size=60)

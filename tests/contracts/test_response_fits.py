@@ -1,6 +1,6 @@
-"""Every response through everything after the fit: one contract, run over the registry.
+"""Every response through everything that follows a fit: one contract, run over the registry.
 
-Rows come from the response itself, at parameters that are known.
+Rows are drawn from the response itself, at known parameters.
 """
 
 import functools
@@ -46,7 +46,7 @@ of_classes = over(name for name in FITTED if RESPONSES[name].response.classes)
 
 
 def draw(name, groups, seed):
-    """Rows of ten a group; eta = 0.5 + 0.7 x + effects of sd 0.5."""
+    """Ten rows per group; eta = 0.5 + 0.7 x + effects of sd 0.5."""
     case, rng = RESPONSES[name], np.random.default_rng(seed)
     g = np.repeat(np.arange(groups), 10)
     x = rng.normal(size=g.size)
@@ -130,13 +130,13 @@ def test_probabilities_of_classes_are_those_of_the_rows(name):
 
 @responses
 def test_probabilities_are_uniform(name):
-    """False alarms: one in a thousand for each."""
+    """The false alarm rate is one in a thousand for each response."""
     rows, model = fitted(name)
     checked = model.check_rows(rows, rows["y"], draws=200)
     assert kstest(checked["pit"], "uniform").pvalue > 0.001
     if RESPONSES[name].response.classes:
         return
-    # Rows of a group share its effect: one of them is as good as independent.
+    # Rows of a group share its effect, so only one of them counts as independent.
     new = draw(name, 40, 2).assign(g=lambda d: "new " + d["g"]).iloc[::10]
     with pytest.warns(nghvi.DataWarning, match="known"):
         pit = model.pit(new, new["y"])

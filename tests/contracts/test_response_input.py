@@ -1,6 +1,6 @@
-"""Observations that a response cannot take, each by formula, by estimator and by command.
+"""Observations that a response refuses, each given by formula, by estimator and by command.
 
-The message names the column, the rows and what to do.
+The message names the column, the rows and the remedy.
 """
 
 import re
@@ -56,7 +56,7 @@ LEFT = {
 
 
 def put(column, value):
-    """The good rows but for two."""
+    """Return the good rows with two of them replaced."""
     spoilt = GOOD.astype({column: float})
     spoilt.loc[[3, 7], column] = value
     return spoilt

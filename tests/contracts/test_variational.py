@@ -101,7 +101,7 @@ def gradient_towards(q, mean, covariance, noise):
 
 @functools.cache
 def facts(name):
-    """All that the contracts compare, from one compiled program a family."""
+    """All that the contracts compare, from one compiled program per family."""
 
     @eqx.filter_jit
     def compute(q, noise, other_noise):

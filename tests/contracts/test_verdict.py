@@ -66,7 +66,7 @@ def test_networks_are_spoken_of_where_there_is_one(status, cause):
 
 
 class Ended:
-    """What the report asks an estimator."""
+    """An estimator, as far as the report asks one."""
 
     def __init__(self, verdict, k_hat=0.1, corrected=False):
         pool = Pool.plain(np.zeros((4, 1)))._replace(corrected=corrected)
@@ -221,7 +221,7 @@ def test_the_log_evidence_of_a_network_is_not_shown(fitted, panel, fitted_case, 
 
 
 def saved_by_an_earlier_version(model, path, converged, sentence):
-    """The file of a model as it was when a verdict was a flag and a sentence."""
+    """A model file from when a verdict was a flag and a sentence."""
     model.save(path)
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}

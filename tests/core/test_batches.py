@@ -1,4 +1,4 @@
-"""Mini-batches of groups: unbiased, the same in any chunks, and close to all groups at once."""
+"""Mini-batches of groups: unbiased, independent of chunks, and close to a fit of all groups."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ DIM = 12
 
 
 def kinked(num_groups, size, seed=0):
-    """Unequal groups, two kinks, an intercept by group; rows in no order."""
+    """Rows in random order: groups of unequal size, two kinks, an intercept per group."""
     rng = np.random.default_rng(seed)
     group = rng.permutation(np.repeat(np.arange(num_groups), rng.integers(1, 2 * size, num_groups)))
     x = rng.normal(size=(group.size, 2))
@@ -145,7 +145,7 @@ def test_chunks_and_interruptions_change_nothing(rows, score):
 
 
 def test_an_anchor_takes_the_noise_of_the_batches_away(rows):
-    """Near it; the noise of a value falls from its own size to that of curvatures."""
+    """Near the anchor the noise of a value falls from its own size to that of curvatures."""
     model = network()
     piece_model, batches = batched(model, rows)
     theta = initial_theta(KEY, model, rows)
@@ -165,7 +165,7 @@ def test_an_anchor_takes_the_noise_of_the_batches_away(rows):
 
 
 def test_batches_agree_with_all_groups_from_the_same_start():
-    """Same start, same draws of theta: what is left is the noise of the batches.
+    """With the same start and the same draws of theta, only the noise of the batches is left.
 
     The data determine every weight of this network. Where units are hardly determined a few
     coordinates differ by more (``benchmarks.batch_agreement`` counts them).
@@ -244,7 +244,7 @@ def test_a_classifier_learns_from_batches_of_groups():
 
 
 def test_draws_are_evaluated_one_by_one_or_together(rows):
-    """Whatever their number; those of large data are never filled up to a batch."""
+    """Any number of draws gives the same; those of large data are never padded to a batch."""
     model = network()
     start = np.asarray(initial_theta(KEY, model, rows))
     theta = start + 0.1 * np.random.default_rng(0).normal(size=(17, start.size))

@@ -24,7 +24,7 @@ from nghvi.recipes.verdict import Cause, Status, Verdict
 
 
 class NormalMean(MarginalModel):
-    """z ~ N(theta, I), y ~ N(z, I): everything is known in closed form."""
+    """The model z ~ N(theta, I), y ~ N(z, I), in which everything has a closed form."""
 
     def init_params(self, key, data):
         return jnp.zeros(data.shape[0])
@@ -143,7 +143,7 @@ def test_a_draw_with_non_finite_density_is_left_out_and_counted(key):
     algorithm = HybridVI(OrthogonalDraws(), Integrated(), NaturalGradient(0.0), robbins_monro(3))
     done = fit(key, algorithm, Cliff(), DATA, q, num_steps=2, chunk=2)
     assert done.trace.bad_draws.sum() > 0
-    # Means are over the draws that are left, of the gradient as of both densities.
+    # The gradient and both densities are means over the draws that are left.
     noise = algorithm.draws(jax.random.split(key)[0], 4)
     gradient, _, (target, log_q, bad) = algorithm.gradient(
         key, q, jnp.zeros((16, 0)), Cliff(), DATA
@@ -189,7 +189,7 @@ def test_an_interrupted_recipe_resumes_to_the_same_bits(after, key):
 
 
 def judged_by_steps(enough):
-    """A judge who is content after so many steps, and how often it was asked anew."""
+    """Return a judge that is content after so many steps, and a list of when it was asked."""
     asked = []
 
     def judge(key, model, data, done):
@@ -233,7 +233,7 @@ def test_a_stage_that_leads_nowhere_ends_at_the_first_glance(worth, taken, key):
 
 
 def test_a_stage_in_two_takes_the_same_steps_as_in_one(key):
-    """And the result is the average over the last window of its own."""
+    """The result is then the average over the last stage's own window."""
     algorithm, judge = ALGORITHMS["ng-hvi"], judged_by_steps(1)[0]
     whole = Stage("whole", lambda *_: START, algorithm, 20, 7, 4)
     halves = (whole._replace(num_steps=13), whole._replace(continues=True))

@@ -1,4 +1,4 @@
-"""Scores at drawn effects: unbiased in any coordinates, calm in good ones; and at rest."""
+"""Scores at drawn effects: unbiased in any coordinates, less noisy in good ones; and at rest."""
 
 import functools
 
@@ -61,7 +61,7 @@ def test_the_average_sampled_score_is_the_integrated_score(response, gibbs, movi
 
 @cases(("log_variance", "calmer"), (-6.0, 0.1), (6.0, 1.05))
 def test_moving_coordinates_calm_the_score_of_the_effects(log_variance, calmer):
-    """Far less noise where groups tell little, and no more where they tell much."""
+    """There is far less noise if groups tell little, and no more if they tell much."""
     params = params_for(PROBIT, 2)._replace(effects=jnp.array([-log_variance / 2, 0.0, 1.0]))
     data, (theta, unravel) = data_for(PROBIT), ravel_pytree(params)
     model = model_for(PROBIT, 2)

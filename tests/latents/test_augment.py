@@ -42,7 +42,7 @@ def cumulants(tilt):
 
 @pytest.fixture(scope="module")
 def draws():
-    """One column a tilt."""
+    """Draws, one column per tilt."""
     return np.asarray(draw(jax.random.key(0), jnp.broadcast_to(TILTS, (DRAWS, TILTS.size))))
 
 
@@ -108,7 +108,7 @@ COEF_SD = 2.0
 
 
 def two_by_two(num_groups=25, size=12):
-    """A logit panel with a covariate of two values: counts say everything about it."""
+    """A logit panel whose covariate has two values, so that counts are sufficient."""
     rng = np.random.default_rng(3)
     group = np.repeat(np.arange(num_groups), size)
     x = rng.integers(0, 2, group.size)

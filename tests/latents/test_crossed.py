@@ -189,7 +189,7 @@ def test_effects_have_the_moments_of_the_grid(square):
 
 
 class Nest:
-    """Two classes, five levels in two around them in one of two: integrals inside each other."""
+    """Two classes, with five levels nested in two of another factor: integrals within integrals."""
 
     def __init__(self):
         outer = np.array([0, 0, 0, 1, 1])
@@ -251,7 +251,7 @@ def test_integrals_in_parts_are_the_same(monkeypatch):
 
 
 def test_draws_are_placed_where_the_drawn_effects_are():
-    # Forty levels of six rows are integrated; what that moves the eight others is known then.
+    # Forty levels of six rows are integrated out, which moves the eight others by a known amount.
     rng = np.random.default_rng(3)
     codes = np.column_stack([np.repeat(np.arange(40), 6), rng.integers(0, 8, 240)])
     x = np.column_stack([np.ones(240), rng.standard_normal((240, 2))])

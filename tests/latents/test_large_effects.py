@@ -29,7 +29,7 @@ class Counts(Logit):
 
 
 def one_effect(response, y, sd):
-    """A group per observation, effects of this sd."""
+    """One group per observation, with effects of this sd."""
     rows = Rows.from_arrays(np.ones((y.size, 1)), y, np.arange(y.size), y.size)
     return RowProblem(response, jnp.zeros(0), rows, jnp.zeros(y.size), jnp.full((y.size, 1), sd))
 
@@ -103,7 +103,7 @@ def dense_integral(log_cdf=log_expit, spread=SPREAD):
 
 
 def test_groups_of_one_class_with_large_effects_are_integrated_by_few_nodes():
-    """160 nodes; as many of a Gauss-Hermite rule are off by ten times as much."""
+    """It takes 160 nodes; a Gauss-Hermite rule of that size is off by ten times as much."""
     model, params, rows = longitudinal(Logit())
     exact = dense_integral()
     value = {
@@ -117,7 +117,7 @@ def test_groups_of_one_class_with_large_effects_are_integrated_by_few_nodes():
 
 @pytest.mark.parametrize(("factor", "wrong"), [(0.6, 0.001), (2.0, 0.02)])
 def test_more_nodes_reach_as_far_as_conditionals_of_one_class_do(factor, wrong):
-    """These are many times wider than their curvature at the mode says, most of all with probit."""
+    """They are many times wider than their curvature at the mode says, most of all for probit."""
     model, params, rows = longitudinal(Probit())
     shift = jnp.array([-np.log(factor), 0.0, -np.log(factor)])
     wider = params._replace(effects=params.effects.at[1].divide(factor) + shift)
@@ -129,7 +129,7 @@ def test_more_nodes_reach_as_far_as_conditionals_of_one_class_do(factor, wrong):
 @pytest.mark.parametrize("r", [1, 2, 3])
 @pytest.mark.parametrize("num_nodes", [10, 14])
 def test_trapezoidal_rules_integrate_the_normal_density_and_its_moments(r, num_nodes):
-    """For every shift of the grid."""
+    """This holds for every shift of the grid."""
     points, logs = integrate.rule(num_nodes, r)
     weights = np.exp(logs)
     assert len(points) == integrate.num_points(num_nodes, r)

@@ -51,7 +51,7 @@ CASES = {
 
 
 class Example:
-    """Rows, precision factors, and everything once more as dense matrices."""
+    """Rows, precision factors, and the same as dense matrices."""
 
     def __init__(self, name, weighted=False):
         make, self.random, self.num_steps = CASES[name]

@@ -102,7 +102,7 @@ def linear_system(condition, size=40):
 
 @functools.partial(jax.jit, static_argnames="options")
 def jitted_solve(matrix, right, damping, options):
-    """The unknown is split into two leaves, as the factor family does."""
+    """The unknown is split into two leaves, as in the factor family."""
 
     def split(x):
         return x[:15], x[15:]

@@ -1,7 +1,7 @@
 """A process of a spread fit: ``python -m tests.models.spread_worker OUT [HOST:PORT ID NUMBER]``.
 
-Fits a linear model with its effects integrated out on all devices, keeping q after every chunk; a
-process by itself also draws the effects, for many estimates of the score and a fit.
+It fits a linear model with its effects integrated out on all devices, and keeps q after every
+chunk. A single process also draws the effects, for many estimates of the score and for a fit.
 """
 
 import sys
@@ -69,7 +69,7 @@ def main(out, coordinator=None, process_id=0, num_processes=1):
     if coordinator:
         join(coordinator, int(process_id), int(num_processes))
     mesh = mesh_of("all")
-    # With several processes all devices are used without being asked for.
+    # With several processes all devices are used by default.
     found = {**fit(None if coordinator else "all"), "devices": mesh.size}
     if not coordinator:
         found |= scores(Sharded(MODEL), shard(rows(), mesh)) | fit_with_drawn_effects("all")

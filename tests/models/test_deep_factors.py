@@ -42,7 +42,7 @@ def repeated(rows, rng):
 
 
 def setting(name, weighted=False):
-    """Model, data, parameters and rows as they are."""
+    """The model, its data, parameters, and the rows as they were given."""
     rows = repeated(Example(name, weighted).rows, np.random.default_rng(8))
     random = EFFECTS[name]
     parts = tuple(HuangWand() if f == 0 else HalfT() for f in range(len(random)))
@@ -59,7 +59,7 @@ def setting(name, weighted=False):
 
 
 def dense_covariance(model, params, rows, features):
-    """Of what the effects add to every two rows."""
+    """The covariance that the effects add to every two rows."""
     lowers = model.precision_factors(params)
     total = 0.0
     for f, (columns, lower) in enumerate(zip(model.by_factor, lowers, strict=True)):

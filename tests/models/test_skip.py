@@ -1,4 +1,4 @@
-"""Networks with the inputs beside them: features, priors, start, natural steps, and none at all."""
+"""Networks with a skip connection: features, priors, start, natural steps, no network at all."""
 
 import types
 
@@ -173,7 +173,7 @@ def test_a_natural_step_is_the_stated_one():
 
 @pytest.fixture(scope="module")
 def nothing():
-    """A network that has nothing to learn."""
+    """A fit to data from which a network has nothing to learn, with its rows."""
     frame, y = line_frame()
     model = nghvi.MixedRegressor("g", hidden=(2,), n_starts=1)
     return model.fit(frame, y), frame, y
@@ -209,7 +209,7 @@ def test_a_network_that_is_kept_is_saved(tmp_path):
 
 
 def structure_of(frame, response="gaussian", **settings):
-    """What a fit to this frame would fit."""
+    """The structure of a model for this frame, and the names of its features with effects."""
     model = nghvi.MixedRegressor("g", hidden=(2,), response=response, **settings)
     spec, inputs = Spec.of(model, None, RowFacts.of(model)), frame.drop(columns="g")
     made = Structure.of(model, spec, tuple(inputs), RESPONSES[response]())
@@ -263,7 +263,7 @@ def test_what_does_no_harm_is_not_pointed_at(settings):
 
 
 def wave_frame(num_groups=6, size=25, seed=6):
-    """A curve that no line resembles, intercepts by group."""
+    """A curve far from any line, with intercepts by group."""
     rng = np.random.default_rng(seed)
     x, g = rng.uniform(-2, 2, (num_groups * size, 2)), np.tile(np.arange(num_groups), size)
     y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=num_groups)[g] + 0.3 * rng.normal(size=g.size)
@@ -271,8 +271,8 @@ def wave_frame(num_groups=6, size=25, seed=6):
 
 
 def test_a_curve_in_few_rows_is_found_and_holds_for_new_groups():
-    # A climb that counts the whole prior from its first step goes to no network at all here, and
-    # with effects of what is learnt every group would have a curve of its own.
+    # With the whole prior from the first step, a climb would give up the network here; with effects
+    # on what is learnt, every group would have its own curve.
     model = nghvi.MixedRegressor("g", hidden=(32, 16)).fit(*wave_frame())
     assert isinstance(model.posterior_.model.trunk, Skip)
     new = pd.DataFrame({"a": np.linspace(-2, 2, 101), "b": 0.0})
@@ -339,7 +339,7 @@ def test_data_count_as_often_as_there_are_weights_for_a_row(units, at_first, lat
     found = [np.unique(stage.algorithm.score.times) for stage in stages.values()]
     expected = [[1, at_first], *[[1, later]] * 4]
     np.testing.assert_allclose(found, expected)
-    # What was kept by the first stage has to hold where data count as often as in all later ones.
+    # What the first stage keeps must survive in a stage with the final emphasis of the data.
     assert [stage.encore for stage in stages.values()] == [False, at_first == later, *[True] * 3]
     # In a given number of steps there is one stage.
     (only,) = natural_scores((units,), steps=500).values()

@@ -1,4 +1,4 @@
-"""Groups on several devices and processes: the same fit as on one."""
+"""Groups on several devices and processes give the same fit as on one."""
 
 import socket
 import subprocess
@@ -95,7 +95,7 @@ def test_a_fit_with_effects_drawn_on_four_devices_is_that_of_one(four):
 
 
 def test_a_process_says_why_it_ends_when_the_runtime_aborts_it():
-    """Also from a thread, while Python holds its lock."""
+    """This also works from a thread, while Python holds its lock."""
     begin = "import os, ctypes; from nghvi._core.hosts import _outlive_aborts as o; o(1, 2); "
     thread = "import threading; threading.Thread(target=os.abort).start(); sum(range(10**12))"
     for code in ("os.abort()", thread, "ctypes.PyDLL(None).abort()"):

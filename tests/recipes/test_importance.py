@@ -63,13 +63,13 @@ def test_a_quartic_is_found_exactly() -> None:
     fresh = _draws(3, 200, 2)
     inside = surface.holds(fresh)
     assert 0.8 < inside.mean() < 1
-    # The smallest penalty is not none.
+    # The smallest penalty is not zero.
     np.testing.assert_allclose(surface(fresh)[inside], log_density(fresh)[inside], atol=1e-3)
 
 
 @pytest.mark.parametrize("m", [2, 5])
 def test_means_and_sds_of_a_skewed_posterior(m: int) -> None:
-    """Of log-gamma variables, against weights by their density itself at the same points."""
+    """For log-gamma variables, compared with weights by the density itself at the same points."""
 
     def log_density(x: np.ndarray) -> np.ndarray:
         return np.sum(8 * x / np.sqrt(8) - 8 * np.exp(x / np.sqrt(8)), axis=1)

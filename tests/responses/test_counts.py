@@ -1,4 +1,4 @@
-"""Counts through everything after the fit: each part asks the response for its support."""
+"""Counts through everything that follows a fit: each part asks the response for its support."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ counts = pytest.mark.parametrize("name", COUNTS)
 
 
 def draw(name, groups, rng):
-    """Rows of twelve a group; rate 1.5, rate ratio of x 2."""
+    """Twelve rows per group; the rate is 1.5, and the rate ratio of x is 2."""
     g = np.repeat(np.arange(groups), 12)
     x, time = rng.normal(size=g.size), rng.uniform(0.5, 2, g.size)
     mean = time * np.exp(np.log(1.5) + np.log(2) * x + 0.5 * rng.normal(size=groups)[g])
@@ -68,7 +68,7 @@ def test_probabilities_of_held_out_counts_are_uniform(name):
     new = draw(name, 40, np.random.default_rng(4)).assign(g=lambda d: "new " + d["g"])
     with pytest.warns(nghvi.DataWarning, match="known"):
         pit = fitted(name).pit(new, new["n"])
-    # Rows of a group share its effect: a twelfth of them is as good as independent.
+    # Rows of a group share its effect, so only a twelfth of them count as independent.
     assert kstest(pit[::12], "uniform").pvalue > 0.01
     assert len(np.unique(pit)) == len(pit)
 

@@ -53,7 +53,7 @@ def test_keywords_say_what_a_formula_says():
     keyword.fit(data[["n", "x", "g"]], data["s"])
     pd.testing.assert_frame_equal(keyword.summary(), written.summary())
     np.testing.assert_array_equal(keyword.predict(data[["g", "x", "n"]]), written.predict(data))
-    # A number holds for all rows, of which an array has no names.
+    # A number holds for all rows; the columns of an array have no names.
     numbers = data[["x", "g"]].astype(float).to_numpy()
     constant = nghvi.MixedRegressor(1, response="binomial", trials=5).fit(numbers, data["s"])
     np.testing.assert_array_equal(constant.summary(), written.summary())
@@ -62,7 +62,7 @@ def test_keywords_say_what_a_formula_says():
         five = lek_profile(model, "x", n_grid=3, draws=20)
         np.testing.assert_allclose(ten["mean"], 2 * five["mean"], rtol=1e-12)
     assert "n" not in followed(keyword)
-    # A setting that is changed afterwards is for the next fit.
+    # A setting that is changed after the fit applies to the next one.
     keyword.set_params(trials=None)
     np.testing.assert_array_equal(keyword.predict(data[["g", "x", "n"]]), written.predict(data))
 
@@ -188,7 +188,7 @@ def test_rows_on_disk_come_without_facts(settings, message, tmp_path):
 
 
 def test_weights_are_precisions():
-    """The same model as of rows that are multiplied by the roots of their weights."""
+    """The model equals that of rows multiplied by the roots of their weights."""
     rng = np.random.default_rng(2)
     weight = rng.uniform(0.3, 1.8, 60)
     data = pd.DataFrame({"x": rng.normal(size=60), "w": weight})
@@ -269,7 +269,7 @@ def test_intervals_have_the_probability_of_a_normal_between_their_ends():
     far = norm.logsf(low[3]) + np.log1p(-np.exp(norm.logsf(high[3]) - norm.logsf(low[3])))
     expected = [mass, norm.logpdf(0.2, 0.3, sd), norm.logcdf(high[2]), far]
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-    # Any number of the interval says the same.
+    # Any number in the interval means the same.
     other = jnp.array([-0.9, 0.2, 1.0, 30.9])
     np.testing.assert_array_equal(interval.log_prob(other, eta, dispersion), found)
     one = jnp.ones(4)

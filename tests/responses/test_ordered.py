@@ -32,7 +32,7 @@ def model():
 
 
 def learnt(data, y=None):
-    """Classes of an estimator without a fit."""
+    """The classes that an estimator would learn, without a fit."""
     reader, _ = read_to_fit(model(), data, y, None, OrderedLogit())
     return list(reader.classes)
 

@@ -1,4 +1,4 @@
-"""Positive numbers through what comes after the fit."""
+"""Positive numbers through everything that follows a fit."""
 
 import functools
 
@@ -18,7 +18,7 @@ FORMULA = "y ~ x + (1 | g)"
 
 
 def draw(groups, rng):
-    """Rows of twelve a group; coefficients 0.5 and 0.7, sd of the effects 0.5."""
+    """Twelve rows per group; coefficients 0.5 and 0.7, effects of sd 0.5."""
     g = np.repeat(np.arange(groups), 12)
     x = rng.normal(size=g.size)
     eta = 0.5 + 0.7 * x + 0.5 * rng.normal(size=groups)[g]

@@ -54,7 +54,7 @@ def test_the_cdf_goes_over_into_the_normal_s():
 
 
 def expectation(values, sigma, nu):
-    """Of functions of y at equally probable points; y = 0 is the centre."""
+    """Means of functions of y at equally probable points; y = 0 is the centre."""
     y = stats.t(nu, 0, sigma).ppf((np.arange(200_000) + 0.5) / 200_000)
     return np.mean(values(jnp.asarray(y)), axis=0)
 

@@ -26,7 +26,7 @@ HEAVY, NORMAL = simulate(stats.t(NU, 0, SIGMA)), simulate(stats.norm(0, SIGMA))
 
 
 def slopes(frame, **settings):
-    # The default prior of the noise would widen it: it is small against the variance of y.
+    # The default prior of the noise would widen it: it is small compared with the variance of y.
     priors = Priors(noise=HalfT())
     model = nghvi.MixedRegressor("g", random=["intercept", "a"], priors=priors, **settings)
     return model.fit(frame[COLUMNS], frame["y"])
