@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
         "step-cost", help="time of one step against parameters and groups", add_help=False
     )
 
-    deep = commands.add_parser("deep", help="predictions of deep mixed models, beside the peers'")
+    deep = commands.add_parser("deep", help="predictions of deep mixed models and of peers")
     deep.add_argument("--seeds", nargs="+", type=int, default=[1])
     deep.add_argument("--methods", nargs="+", choices=list(DEEP_METHODS), default=None)
     deep.add_argument("--size", choices=list(DEEP_SIZES), default="full")

@@ -1,4 +1,4 @@
-"""Deep Poisson and deep ordered models beside the truth: ``python -m benchmarks.deep_responses``.
+"""Deep Poisson and ordered models compared with the truth: ``python -m benchmarks.deep_responses``.
 
     eta = sin(2 x1) + max(x2, 0) - 0.5 + effect of the group (sd 0.5)
 

@@ -1,4 +1,4 @@
-"""Several grouping factors: InstEval beside lme4, and time against rows of simulated designs.
+"""Several grouping factors: InstEval compared with lme4, and time by rows in simulations.
 
 InstEval (73,421 ratings, 2,972 students, 1,128 lecturers) comes from R with lme4, which fits it in
 the same run: ``y ~ service + (1 | s) + (1 | d)`` by maximum likelihood. In simulated designs every
@@ -99,7 +99,7 @@ def measured(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def apart(path: pathlib.Path) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """The same in its own process."""
     command = [sys.executable, "-m", "benchmarks.factors", "--table", str(path)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

@@ -2,8 +2,8 @@
 
 Curves of two inputs with intercepts by group; the default network of 32 and 16 units has effects of
 the intercept, the inputs and what it learns (``random="all"``), or the same without what it learns.
-Log scores of held-out rows of known groups and of new groups. One line of JSON per fit, so that a
-run that was stopped goes on where it was; ends with the table of decision 16.
+Log scores of held-out rows of known groups and of new groups. One line of JSON per fit, so that an
+interrupted run continues where it stopped; ends with the table of decision 16.
 
 Run: python -m benchmarks.few_groups [--seeds 2]
 """
@@ -90,7 +90,7 @@ def lines(rows: list[dict]) -> list[str]:
 
 
 def main() -> int:
-    """Fit what is not there yet, and print the table."""
+    """Fit what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=2)
     chosen = parser.parse_args()

@@ -3,8 +3,8 @@
 Curves, a line and noise in a few dozen or a few hundred rows; a network of 32 and 16 units with the
 data counted as the default does (``emphasis``), or once (``once``), which is all there was before.
 Log scores of held-out rows of known groups and of new groups minus those of the linear mixed model
-with intercepts. One line of JSON per fit, so that a run that was stopped goes on where it was; ends
-with the table of decision 19.
+with intercepts. One line of JSON per fit, so that an interrupted run continues where it stopped.
+Ends with the table of decision 19.
 
 Run: python -m benchmarks.fewer_rows [--seeds 31,32]
 """
@@ -74,7 +74,7 @@ def scores(model: Any, parts: dict[str, pd.DataFrame]) -> dict[str, float]:
 
 
 def fits(curve: str, groups: int, rows: int, inputs: int, noise: float, seed: int) -> list[dict]:
-    """The network counted either way, beside the linear model."""
+    """The network with the data counted either way, and the linear model."""
     parts = table(curve, groups, rows, inputs, noise, seed)
     train = parts["train"].drop(columns="y"), parts["train"]["y"].to_numpy()
     found = []
@@ -95,7 +95,7 @@ def fits(curve: str, groups: int, rows: int, inputs: int, noise: float, seed: in
 
 
 def lines(rows: list[dict]) -> list[str]:
-    """Means over curves and seeds, curves and straight lines apart."""
+    """Means over curves and seeds, curves and straight lines separately."""
     said = [
         "| rows, groups | truth | fits | networks kept, once / emphasis | gain for known groups "
         "| gain for new groups | worst gain, known / new, with emphasis |",
@@ -132,7 +132,7 @@ def lines(rows: list[dict]) -> list[str]:
 
 
 def main() -> int:
-    """Fit what is not there yet, and print the table."""
+    """Fit what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="31,32")
     chosen = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Formula fits beside stored maximum likelihood fits of the same formulas.
+"""Formula fits compared with stored maximum likelihood fits of the same formulas.
 
     python -m benchmarks.formula_reference --data DIRECTORY [--gibbs] [FIT ...]
 

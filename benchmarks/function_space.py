@@ -91,7 +91,7 @@ def seeds(name: str, split: int, data: pathlib.Path | None) -> dict | None:
 
 
 def lines(rows: list[dict]) -> list[str]:
-    """The table of decision 16: NUTS beside the default fit."""
+    """The table of decision 16: NUTS compared with the default fit."""
     said = [
         "| truth | groups | means within .2 sd | largest error | sds within [.8, 1.25] | R-hat |",
         "|---|---|---|---|---|---|",
@@ -194,7 +194,7 @@ def kept_nuts(
 
 
 def beside_nuts(kind: str, hidden: tuple[int, ...], seed: int, draws: pathlib.Path | None) -> dict:
-    """A small network beside NUTS; ``draws``: a folder where its draws are kept."""
+    """A small network compared with NUTS, whose draws are kept in the folder ``draws``."""
     table = small(kind, seed=seed)
     grid = small(kind, seed=seed + 100)
     train = table.drop(columns="y"), table["y"].to_numpy()

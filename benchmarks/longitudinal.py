@@ -1,4 +1,4 @@
-"""Longitudinal binary data with large correlated effects, beside NUTS.
+"""Longitudinal binary data with large correlated effects, compared with NUTS.
 
 Run: python -m benchmarks.longitudinal [--only NAME] [--references] [--grid] [--limit 150]
 
@@ -133,7 +133,7 @@ def moments(problem: Problem, model: nghvi.MixedClassifier) -> dict[str, tuple[f
 
 
 def check(problem: Problem, posterior: dict, limit: float) -> dict:
-    """One row: the second fit beside NUTS."""
+    """One row: the second fit compared with NUTS."""
     row = {
         "problem": problem.name,
         "rows": len(problem.y),

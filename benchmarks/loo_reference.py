@@ -1,4 +1,4 @@
-"""``nghvi.compare`` beside leave-one-out of long MCMC runs, on Goldstein's exam scores.
+"""``nghvi.compare`` and leave-one-out of long MCMC runs, on Goldstein's exam scores.
 
     python -m benchmarks.loo_reference --data DIRECTORY
 

@@ -75,7 +75,7 @@ def references() -> Row:
 
 
 def textbook() -> Row:
-    """Default fits beside lme4's, in four units."""
+    """Default fits compared with lme4's, in four units."""
     held = read("textbook")
     rows = held["rows"]
     plain = [row for row in rows if row["unit"] == "as they are"]
@@ -184,7 +184,7 @@ EXAMPLES_1 = {
 
 
 def networks() -> Row:
-    """The default recipe beside the published rule on Example 2(a), paired."""
+    """The default recipe compared with the published rule on Example 2(a), in pairs."""
     held = read("paper_networks")
     rows = held["rows"]
     of = {(row["example"], row["method"], row["seed"]): row for row in rows}
@@ -280,7 +280,7 @@ def steps() -> Row:
 
 
 def predictions() -> Row:
-    """Deep mixed models beside a peer, and their calibration."""
+    """Deep mixed models compared with a peer, and their calibration."""
     held = read("deep")
     head = ("method", "test R2", "log score", "coverage of 90 %", "fit, s", "load")
     lines = [
@@ -313,7 +313,7 @@ def predictions() -> Row:
 
 
 def factors() -> Row:
-    """Several grouping factors: a textbook's beside a peer, and growth with the rows."""
+    """Several grouping factors: time and memory, compared with a peer."""
     held = read("factors")
     head = (
         "rows",
@@ -342,7 +342,7 @@ def factors() -> Row:
 
 
 def responses() -> Row:
-    """Counts, shares and classes: beside R and NUTS, and deep ones beside the truth."""
+    """Counts, shares and classes: compared with R and NUTS, and deep ones with the truth."""
     rows, deep = read("responses")["rows"], read("deep_responses")["rows"]
     return dict(
         when=when(rows[-1]["about"]),

@@ -150,7 +150,7 @@ def named(case: Case) -> str:
 
 
 def main() -> int:
-    """Fit what is not there yet, and print the table."""
+    """Fit what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--label", required=True)
     parser.add_argument("--beside", default="before")

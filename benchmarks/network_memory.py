@@ -1,6 +1,6 @@
 """Peak memory of a network fit: linear in the rows, with very unequal groups.
 
-Each size runs in a process of its own (peak memory never falls within one): a few steps of every
+Each size runs in its own process (peak memory never falls within one): a few steps of every
 stage and the final evaluation, on groups whose sizes follow a power law from 1 row upwards.
 
 Run: python -m benchmarks.network_memory [--rows 1000000 2000000 5000000] [--steps 12]

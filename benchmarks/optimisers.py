@@ -8,9 +8,9 @@ number of gradients, each run with that number as its budget, since steps shrink
     NG-HVI           the published rule: printed Fisher matrix, effects drawn, three factors
     NG-HVI, exact    the same with the exact Fisher matrix of the family, effects integrated out
 
-The ELBO is evaluated anew by fresh draws; log scores are means over held-out rows. CPU seconds are
-those of the steps without their compilation. One line of JSON per run, so that a run that was
-stopped goes on where it was.
+The ELBO is evaluated again with fresh draws; log scores are means over held-out rows. CPU seconds
+are those of the steps without their compilation. One line of JSON per run, so that an interrupted
+run continues where it stopped.
 
 Run: python -m benchmarks.optimisers [--problems 2(a),friedman] [--seeds 2]
 """
@@ -60,7 +60,7 @@ class Problem(NamedTuple):
 
 
 def example_2a(seed: int) -> Problem:
-    """The paper's Example 2(a), drawn anew."""
+    """The paper's Example 2(a), with fresh data."""
     made = problems.example2a(1000 + seed)
     train, test = (part.inputs.assign(y=part.y) for part in (made.train, made.test))
     return Problem(train, test, (5, 5))
@@ -228,7 +228,7 @@ def picture(rows: list[dict], path: pathlib.Path) -> None:
 
 
 def main() -> int:
-    """Run what is not there yet, and draw the picture."""
+    """Run what is missing, and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--seeds", type=int, default=2)

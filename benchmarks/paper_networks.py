@@ -1,4 +1,4 @@
-"""Networks on the paper's examples: the default recipe, beside the published rule.
+"""Networks on the paper's examples: the default recipe compared with the published rule.
 
     ex2a     five seeds on the stored data, paper's priors; published rule, same data and seeds
     fresh    five new data sets from the process of Example 2(a), both rules, paired

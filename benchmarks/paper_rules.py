@@ -1,4 +1,4 @@
-"""The published rules on the paper's data, beside the default.
+"""The published rules on the paper's data, compared with the default.
 
 Example 1 (linear mixed model): the corrected ELBO of every rule and rank against the log
 evidence. Example 2(a) (network [5, 5]): test R2, log score and ELBO of the published rules. All

@@ -1,4 +1,4 @@
-"""NumPyro NUTS on one case of ``benchmarks.responses``, in a process of its own.
+"""NumPyro NUTS on one case of ``benchmarks.responses``, in its own process.
 
 One chain, 300 steps of adaptation and 300 draws, in single precision and compiled once: what
 NumPyro does fastest. The models are written with NumPyro's own distributions and share nothing

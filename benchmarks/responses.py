@@ -1,17 +1,17 @@
-"""Counts, shares and classes beside glmmTMB and NUTS: ``python -m benchmarks.responses``.
+"""Counts, shares and classes compared with glmmTMB and NUTS: ``python -m benchmarks.responses``.
 
 Owls and epil (negative binomial), wine (ordered classes; there R has ``ordinal::clmm``) and cbpp
-(binomial) come with long MCMC posteriors (``--reference DIR``), against which errors are stated. A
-Poisson model of 100,000 rows in 5,000 groups is simulated, and so are binary data of persons most
-of whom are all 0 or all 1 (``benchmarks.longitudinal``, whose kept NUTS posterior is the
-reference): Laplace's approximation, which glmmTMB rests on, fails there.
+(binomial) come with long MCMC posteriors (``--reference DIR``), to which errors refer. A Poisson
+model of 100,000 rows in 5,000 groups is simulated, and so are binary data in which most persons
+have only zeros or only ones (``benchmarks.longitudinal``, whose stored NUTS posterior is the
+reference): Laplace's approximation, on which glmmTMB rests, fails there.
 
-Every method runs in a process of its own. *first*: the first fit, compilation included (no cache
-of compiled programs); *warm*: the same fit once more (R compiles nothing). CPU seconds are beside
-them. *mean error*: the largest |mean - reference mean| / reference sd over coefficients, cutpoints,
-sds of effects and dispersion, of R the estimates; *sd ratio*: of coefficients and cutpoints, of R
-the standard errors. Where there is no long posterior the errors are those against the draws of NUTS
-of this run. A case that is run replaces its row in ``results/responses.json``.
+Every method runs in its own process. *first*: the first fit, compilation included (no cache
+of compiled programs); *warm*: the same fit once more (R compiles nothing). CPU seconds are
+recorded as well. *mean error*: the largest |mean - reference mean| / reference sd over
+coefficients, cutpoints, sds of effects and dispersion, with estimates for R; *sd ratio*: that of
+coefficients and cutpoints, with standard errors for R. If there is no long posterior, errors refer
+to the draws of NUTS in this run. A case that is run replaces its row in ``results/responses.json``.
 """
 
 import argparse

@@ -88,7 +88,7 @@ def _start(
 
 
 def _watch(process: subprocess.Popen, events: Path, limit: float) -> str | None:
-    """Wait; the limit counts anew from every event. Returns why the process ended badly."""
+    """Wait; the limit starts again at every event. Returns why the process ended badly."""
     count, since = 0, time.monotonic()
     while True:
         try:

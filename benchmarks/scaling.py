@@ -1,7 +1,7 @@
 """Time of a step, memory per row and bytes exchanged per step against the number of groups.
 
 Groups of equal size, an intercept and a slope by group, rows kept as rows; effects integrated out,
-one draw of theta per step. Every size runs in a process of its own with the given number of
+one draw of theta per step. Every size runs in its own process with the given number of
 (forced) devices; bytes are read from the compiled program.
 
 Run: python -m benchmarks.scaling [--groups 1000 10000 100000 1000000] [--devices 2]

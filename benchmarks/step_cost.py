@@ -136,7 +136,7 @@ def seconds_per_step(model: LatentModel, data: object) -> dict[str, float]:
 
 
 def sweep(name: str, sizes: Sequence[int], build: Any) -> dict[str, Any]:
-    """Times over sizes, their slopes, and a line each as they come."""
+    """Times over sizes and their slopes; prints a line for each."""
     points = []
     for size in sizes:
         model, data = build(size)

@@ -1,4 +1,4 @@
-"""Student-t noise with effects by industry on a panel of returns: the fit beside long MCMC.
+"""Student-t noise with effects by industry on a panel of returns: the fit and a long MCMC run.
 
 Run: python -m benchmarks.student_panel --data DIR [--draws 2000] [--factors FF3]
 """

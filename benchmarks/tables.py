@@ -1,7 +1,7 @@
-"""Does a network earn its place on grouped tables? Deep default beside linear mixed models.
+"""Does a network earn its place on grouped tables? The deep default and linear mixed models.
 
 Every table is split into training rows, held-out rows of the same groups and whole groups that no
-model has seen. One line of JSON per fit, so that a run that was stopped goes on where it was:
+model has seen. One line of JSON per fit, so that an interrupted run continues where it stopped:
 log scores by group, R2, RMSE, coverage of 90 % intervals and seconds. The differences printed are
 means over rows; their standard errors are taken over groups, whose rows belong together.
 
@@ -94,7 +94,7 @@ def waves(rng: np.random.Generator, groups: int = 80, size: int = 15) -> pd.Data
 
 
 def steps(rng: np.random.Generator, groups: int = 60, size: int = 25) -> pd.DataFrame:
-    """A jump and a threshold among linear terms, weak beside the noise."""
+    """A jump and a threshold among linear terms, weak compared with the noise."""
     table = _grouped(rng, groups, size, 5)
     a, b, c = (table[f"x{j}"] for j in range(3))
     effects = 0.6 * rng.normal(size=groups)[table["group"]]
@@ -271,7 +271,7 @@ def totals(rows: dict[tuple, dict], model: str = "deep") -> list[str]:
             worse = int(np.sum(gains[:, 0] < -gains[:, 1] - 1e-3))
             ahead, level = int(np.sum(gains[:, 0] > 1e-3)), int(np.sum(abs(gains[:, 0]) <= 1e-3))
             said.append(
-                f"{model} beside {other}: {len(pairs)} comparisons, ahead in {ahead}, level in "
+                f"{model} and {other}: {len(pairs)} comparisons, ahead in {ahead}, level in "
                 f"{level}, worse by more than a standard error in {worse}; mean gain "
                 f"{gains[:, 0].mean():+.3f}"
             )
@@ -285,7 +285,7 @@ HEAD = (
 
 
 def main() -> int:
-    """Fit what is not there yet, and print every comparison."""
+    """Fit what is missing, and print every comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--tables", default=",".join((*CHOSEN_ON, *JUDGED_ON)))

@@ -1,7 +1,9 @@
-"""Textbook data by default settings beside lme4: ``python -m benchmarks.textbook [--data DIR]``
+"""Textbook data with default settings, compared with lme4.
+
+Run: python -m benchmarks.textbook [--data DIR]
 
 Residual sd, standard deviations of the effects and fixed effects of classical data sets, each
-fitted by ``nghvi.mixed(formula, data)`` with nothing else said, in four units: as they are,
+fitted by ``nghvi.mixed(formula, data)`` and nothing else, in four units: as they are,
 y * 1000, y / 1000, and with every number among the inputs moved by 1000. Required of every fit: the
 posterior median of the residual sd is within 10 % of lme4's REML estimate, and no 95 % interval
 excludes lme4's estimate. Estimates of zero (lme4's boundary) are inside no interval of an sd and
@@ -233,7 +235,7 @@ def compare(case: Case) -> list[dict[str, Any]]:
 
 
 def cases(directory: pathlib.Path | None) -> Iterator[Case]:
-    """All that can be had here."""
+    """All cases that are available here."""
     if shutil.which("Rscript"):
         yield from from_r(directory)
     else:

@@ -1,4 +1,4 @@
-"""One method on one problem, in a process of its own: fit, summarise, fit again.
+"""One method on one problem, in its own process: fit, summarise, fit again.
 
 Every result is written as one JSON line as soon as it is known, so that a process that is
 killed at its time limit or crashes leaves what it had finished.

@@ -1,7 +1,7 @@
 """GPBoost: boosted trees and grouped random effects, tuned by its own grid search.
 
 The score is the log likelihood of the last training row of every group, left out for it. First
-the trees are tuned beside random intercepts, then slopes of all covariates (independent, as it
+the trees are tuned with random intercepts, then slopes of all covariates (independent, as it
 has no others) are added if they score better: with slopes a round takes seconds, too much for
 the whole grid. The response is standardised: its step is a gradient of the log likelihood, which
 on this task's raw scale is so short that a thousand rounds do not suffice.

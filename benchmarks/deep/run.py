@@ -50,7 +50,7 @@ def run(
     time_limit: float = 900.0,
     output: Path | None = None,
 ) -> Path:
-    """Run every cell, print a table a seed, write the rows; returns the file written."""
+    """Run every cell, print a table per seed, write the rows; returns the file written."""
     about: dict[str, Any] = facts.about()
     about["versions"] |= facts.versions(["merf", "scikit-learn"])
     settings = {"size": size, "seeds": list(seeds), "time_limit": time_limit}

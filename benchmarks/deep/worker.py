@@ -1,4 +1,4 @@
-"""One method on one task, in a process of its own; every result is reported when it is known."""
+"""One method on one task, in its own process; every result is reported when it is known."""
 
 import argparse
 import importlib

@@ -114,7 +114,7 @@ def _edited(name: str, rng: np.random.Generator) -> Case:
 
 
 def _edit(path: pathlib.Path, number: int, odd: int | None) -> None:
-    """Replace a value of the description, or remove it; the checksum is made anew."""
+    """Replace a value of the description, or remove it; the checksum is recomputed."""
     with zipfile.ZipFile(path) as archive:
         parts = {each: archive.read(each) for each in archive.namelist()}
     content = json.loads(parts["model.json"])

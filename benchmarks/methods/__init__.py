@@ -4,7 +4,7 @@
     summarise(problem, fitted)    posterior (or sampling) means and sds, timed separately
 
 ``fit`` raises NotImplementedError where the package has no such model; its message becomes the
-row's remark. A module is imported in a process of its own, so that one method's imports,
+row's remark. A module is imported in its own process, so that one method's imports,
 threads and settings cannot help or hurt another's.
 """
 

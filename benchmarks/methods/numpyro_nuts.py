@@ -1,6 +1,6 @@
 """NumPyro NUTS: one chain, 300 steps of adaptation and 300 draws.
 
-Measured at its best. ``MCMC.run`` compiles its loop anew at every call, also with
+Measured at its best. ``MCMC.run`` compiles its loop again at every call, also with
 ``jit_model_args=True``; here the whole run is one compiled function of the data, so that a warm
 fit compiles nothing.
 """

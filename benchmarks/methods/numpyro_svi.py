@@ -1,6 +1,6 @@
 """NumPyro SVI: low-rank Gaussian over all parameters and effects, Adam, 5,000 steps.
 
-Measured at its best. ``SVI.run`` compiles anew for every data set; here the loop is compiled
+Measured at its best. ``SVI.run`` compiles again for every data set; here the loop is compiled
 once, with the data as arguments, so that a warm fit compiles nothing. Start (prior medians) and
 step size (0.03, cosine decay to 1 %) were chosen by the final ELBO on the small problems, one
 seed, from eleven variants: on each problem the best or within 0.04 nats of it. With NumPyro's

@@ -43,7 +43,7 @@ def test_a_table_that_changed_or_went_is_not_used(run, capsys):
         assert said in printed
         assert "--data" in printed
         assert printed.count("\n") == 1
-        assert "Left out" in page(run)
+        assert "This part is left out" in page(run)
         data.unlink(missing_ok=True)
 
 

@@ -61,7 +61,7 @@ def test_every_kind_of_estimator_has_every_picture(case):
     if len(estimator.groups_):
         assert plots.caterpillar(estimator).get_ylabel() == "30 groups"
     else:
-        with pytest.raises(nghvi.DataError, match="no effects"):
+        with pytest.raises(nghvi.DataError, match="no group effects"):
             plots.caterpillar(estimator)
 
 
