@@ -40,7 +40,8 @@ from nghvi.recipes.smooth import laplace_start, value_and_score
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
 COSTLY, EXPENSIVE = 4_000, 20_000
-"""Numbers touched by an evaluation beyond which the ELBO, and the importance weights, use fewer."""
+"""Numbers touched by an evaluation beyond which the ELBO, and the importance weights, are computed
+from fewer draws."""
 TELLING, FEWER, USUAL = 70_000_000, 100, 250
 """Numbers touched by all the draws from which the ELBO of such a model is estimated, and the least
 and most number of draws."""

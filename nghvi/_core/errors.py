@@ -6,6 +6,7 @@ import sys
 import warnings
 
 PACKAGE = str(pathlib.Path(__file__).parent.parent)
+"""The folder of this package, whose frames :func:`warn` skips."""
 
 
 class InputError(ValueError):

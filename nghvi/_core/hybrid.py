@@ -41,7 +41,7 @@ class Info(NamedTuple):
     """What a step records for the trace of a run."""
 
     log_target: Float[Array, ""]
-    """Mean over the good draws of what the score rule says log p(y, theta) is."""
+    """Mean over the good draws of the log target that the score rule returns."""
     log_q: Float[Array, ""]
     bad_draws: Int[Array, ""]
     """Number of draws at which the density or its gradient was not finite."""

@@ -19,7 +19,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(rank: int | str) -> str | Family:
-    """The family that is meant by a number of factors, ``"full"`` or ``"auto"``."""
+    """Return the family for a number of factors, ``"full"`` or ``"auto"``."""
     if isinstance(rank, str):
         if rank not in ("auto", "full"):
             raise InputError(f"rank={rank!r}: give a number of factors >= 0, 'full' or 'auto'.")

@@ -33,7 +33,9 @@ from nghvi.data.pieces import StackedPieces, cut
 from nghvi.data.working_copy import StreamedRows
 
 AXIS = "groups"
+"""Name of the mesh axis over which groups are spread."""
 EVERYWHERE, BY_PIECE = Spec(), Spec(AXIS)
+"""How arrays are placed: whole on every device, or one piece per device."""
 
 
 class Shards(eqx.Module):

@@ -55,7 +55,7 @@ SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
 STARTS, STARTS_AT_REST = 3, 6
 """Number of climbs. With latents at rest they cost little, so there are more, twice as long."""
 ENCORES = (0.5, 0.25, 0.25, 0.25)
-"""Lengths of natural steps in further stages, which are run while the ELBO still moves."""
+"""Factors on the lengths of natural steps in further stages, run while the ELBO still moves."""
 PRIOR_IN_SEARCH = 0.1
 """Weight of the prior in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01

@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 
     @property
     def explicit(self) -> bool:
-        """Whether the caller chose method or family, so that draws must not be corrected."""
+        """Whether the caller chose a method or a special family, whose draws are not corrected."""
         family = self.settings.of_family
         return self.settings.method != "auto" or not (family is None or isinstance(family, Full))
 

@@ -13,10 +13,12 @@ from nghvi.families import FAMILIES, Family
 from nghvi.methods import PUBLISHED, Method, published
 
 METHODS = ("auto", *PUBLISHED)
+"""Names that ``method=`` accepts."""
 LATENTS = ("auto", "integrate", "sample")
+"""Values that ``latents=`` accepts."""
 INSTEAD = {
     "rank": "Give family=nghvi.families.Factor(rank) or family='full'. ",
-    "smooth": "Whether a posterior has many modes is said by the model's property many_modes. ",
+    "smooth": "A model says by its property many_modes whether its posterior has many modes. ",
     "start_scale": "Give start=nghvi.Start(theta, scale). ",
     "refinements": "They are part of the position that is given as resume=. ",
     "random_state": "Did you mean seed=? ",
