@@ -1,4 +1,4 @@
-"""Estimators in the style of scikit-learn, and :func:`mixed`, which makes one from a formula."""
+"""Estimators in the style of scikit-learn, and :func:`mixed`, which fits one from a formula."""
 
 from typing import Any
 
@@ -21,20 +21,36 @@ def mixed(
 ) -> MixedRegressor | MixedClassifier:
     """Fit the mixed model that a formula describes to a pandas or polars data frame.
 
-    ``"score ~ ses + sector * sex + (1 + ses | school)"``: fixed effects, interactions and coding
-    of categories as in R and patsy; transformations ``log``, ``center``, ``scale``, ``poly``,
-    ``bs``, ``cr``, ``C`` and calculations in ``I(...)``; ``offset(x)``; grouping factors, whose
-    effects are correlated after ``|`` and independent after ``||``. Without a group term the model
-    has no effects. ``(. | school)`` gives every column of the fixed part, or with ``hidden`` every
-    feature of the network, an effect.
+    Parameters
+    ----------
+    formula
+        For example ``"score ~ ses + sector * sex + (1 + ses | school)"``. Fixed effects,
+        interactions and the coding of categories are as in R and patsy. There are the functions
+        ``log``, ``center``, ``scale``, ``poly``, ``bs``, ``cr`` and ``C``, calculations in
+        ``I(...)``, and offsets, ``offset(x)``. The effects of a group are correlated after ``|``
+        and independent after ``||``; without a group term the model has no effects.
+        ``(. | school)`` gives an effect to every column of the fixed part or, with ``hidden``, to
+        every feature of the network.
+    data
+        The raw data frame, including the response. The fitted estimator codes further data frames
+        as it coded this one.
+    response
+        One of ``nghvi.responses.RESPONSES`` by name, such as "gaussian" (the default),
+        "student-t", "probit" or "logit", or a response object, which may be your own. It decides
+        whether the result is a regressor or a classifier.
+    hidden
+        Widths of hidden layers; None, the default, is a linear mixed model.
+    checkpoint, every
+        Where and how often to save the state of the fit; see :meth:`nghvi.MixedRegressor.fit`.
+    **settings
+        Further settings of :class:`nghvi.MixedRegressor`.
 
-    ``response``: one of ``nghvi.responses.RESPONSES`` by name, such as "gaussian", "student-t",
-    "probit" or "logit", or a response object, also one of your own. ``settings``: those of
-    :class:`nghvi.MixedRegressor` that the formula does not say. ``checkpoint`` and ``every``: as in
-    :meth:`nghvi.MixedRegressor.fit`. The fitted estimator reads raw
-    data frames and codes them as the training data were.
+    Returns
+    -------
+    MixedRegressor or MixedClassifier
+        The fitted estimator.
     """
-    parse(formula)  # what is wrong with it is said before anything else
+    parse(formula)  # errors in the formula are reported before any others
     if not isinstance(response, Response) and response not in tuple(RESPONSES):
         raise DataError(f"response={response!r}: {suggest(str(response), RESPONSES)}.")
     chosen = response if isinstance(response, Response) else RESPONSES[response]

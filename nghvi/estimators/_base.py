@@ -1,4 +1,4 @@
-"""What both estimators are: settings, a fit, and what the fit can be asked."""
+"""What both estimators have in common: settings, the fit, and what can be asked of it."""
 
 import copy
 import pathlib
@@ -12,18 +12,8 @@ from nghvi._sklearn import Estimator, check_is_fitted
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import Column, DataError, Group
 from nghvi.data.source import GroupedDataset, Groups, Source
-from nghvi.estimators import checks, tables
+from nghvi.estimators import checks, choices, tables
 from nghvi.estimators.assembly import assemble
-from nghvi.estimators.choices import (
-    check_counts,
-    check_level,
-    check_on_disk,
-    check_runs,
-    check_seed,
-    check_stops,
-    choose_response,
-    with_known_settings,
-)
 from nghvi.estimators.fitting import EVERY, Kept, adopt_linear, inferred, judged, size_if_nothing
 from nghvi.estimators.reader import (
     DRAWS,
@@ -46,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class MixedEstimator(Estimator):
-    """Base of the two estimators; not for use by itself."""
+    """Base class of the two estimators; not meant to be used by itself."""
 
     usual_response: ClassVar[str]
     """What ``response="auto"`` means."""
@@ -54,13 +44,13 @@ class MixedEstimator(Estimator):
     """Whether the response names classes."""
     posterior_: MixedPosterior
     reader_: RowReader
-    """How new rows are read."""
+    """Reads further rows as the fit read its own."""
     input_quantiles_: pd.DataFrame
     n_features_in_: int
     _rows: Fingerprint
-    """Of the rows whose posterior this is."""
+    """Fingerprint of the rows that the posterior is conditioned on."""
 
-    @with_known_settings
+    @choices.with_known_settings
     def __init__(
         self,
         group: Any = None,
@@ -131,33 +121,36 @@ class MixedEstimator(Estimator):
         checkpoint: Any = None,
         every: float = EVERY,
     ) -> Self:
-        """Fit to a table X, group column included, and a response y: numbers, or labels of classes.
+        """Fit the model and return the estimator itself.
 
-        X may be a :class:`nghvi.GroupedDataset`, with the name of its response column as y. With
-        a formula y is its left side and may be left out; values that differ from it are refused.
-        ``counts``: how often each row was observed, if not once. Binomial data are two rows per
-        observation, with successes and failures as counts. ``validation``: a pair (X, y) of
-        held-out rows for methods that stop by them (``method="nagvac"``).
+        ``X`` is a data frame or array that includes the group column, ``y`` the response: numbers,
+        or labels of classes. With a formula, y is its left-hand side and may be left out; other
+        values raise an error. X may also be a :class:`nghvi.GroupedDataset`, with the name of its
+        response column as y. ``counts`` says how often each row was observed, if not once; binomial
+        data may be given as two rows with the numbers of successes and failures. ``validation`` is
+        a pair (X, y) of held-out rows for methods that stop by them (``method="nagvac"``).
 
-        ``checkpoint``: a directory to keep the state of the fit in, ``every`` so many seconds. The
-        same call made again, after the process was killed say, goes on from there bit for bit.
+        ``checkpoint`` is a directory in which the state of the fit is saved ``every`` so many
+        seconds. If the process is killed, the same call continues from there, bit for bit.
         """
         begun = time.perf_counter()
         kept = Kept.of(checkpoint, every)
-        response = choose_response(self.response, self.usual_response, classes=self.of_classes)
+        response = choices.choose_response(
+            self.response, self.usual_response, classes=self.of_classes
+        )
         if isinstance(X, GroupedDataset):
-            check_on_disk(self, response, y, counts if validation is None else validation)
+            choices.check_on_disk(self, response, y, counts if validation is None else validation)
         reader, source = read_to_fit(self, X, y, counts, response)
         if response.classes:
             labels = () if reader.classes is None else reader.classes
             response = response.of_classes(tuple(map(str, labels)))
         self._describe(reader, source)
-        check_runs(self.method, devices=self.devices, checkpoint=kept)
+        choices.check_runs(self.method, devices=self.devices, checkpoint=kept)
         made = assemble(self, reader.spec, source, response)
         self._rows, self._batch_groups = made.rows, made.batch_groups
         held_out = None
         if validation is not None:
-            check_stops(self.method)
+            choices.check_stops(self.method)
             held_out = read_held_out(self, reader, validation, made.scaling, source.groups)
         settings = (made.model, made.data, made.scaling, made.batch_groups)
         inference = inferred(self, *settings, held_out=held_out, kept=kept)
@@ -169,7 +162,7 @@ class MixedEstimator(Estimator):
         return self
 
     def _describe(self, reader: RowReader, source: Source) -> None:
-        """What scikit-learn and curves are told about the data of the fit."""
+        """Set the attributes that describe the data of the fit to scikit-learn and curves."""
         self.reader_, self.n_features_in_ = reader, reader.num_columns
         if reader.columns is not None:
             self.feature_names_in_ = np.array(reader.columns, dtype=object)
@@ -178,7 +171,7 @@ class MixedEstimator(Estimator):
         self.input_quantiles_ = tables.quantile_table(source.sample.x, source.inputs)
 
     def resume(self) -> Self:
-        """Continue a fit that was interrupted, as if it had not been."""
+        """Continue a fit that was interrupted; the result is as if it had not been."""
         check_is_fitted(self)
         before, scaling = self.posterior_.inference, self.posterior_.scaling
         if before.run.position is None:
@@ -205,31 +198,28 @@ class MixedEstimator(Estimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "_spec" in state:  # of a version in which the parts of the reader were attributes
+        if "_spec" in state:  # from a version in which the parts of the reader were attributes
             self.reader_ = RowReader.gathered(self)
 
     @property
     def formula_(self) -> Design | None:
-        """What the formula has learnt from the data; None without a formula."""
+        """What the formula learnt from the data; None without a formula."""
         return self.reader_.design
 
     @property
     def groups_(self) -> Groups:
-        """Labels of the groups, by factor where there are several."""
+        """Labels of the groups; a dictionary by factor if there are several factors."""
         return self.posterior_.names.labels
 
     @property
     def group_(self) -> Group:
-        """The group column of the fit, which a formula may have named; None for no groups.
-
-        Of several factors a tuple.
-        """
+        """The group column of the fit; a tuple for several factors, None without groups."""
         check_is_fitted(self)
         return self.reader_.spec.group
 
     @property
     def group_columns_(self) -> tuple:
-        """The columns of the data that say which rows belong together."""
+        """The columns of the data that hold group labels."""
         check_is_fitted(self)
         return self.reader_.group_columns
 
@@ -241,116 +231,117 @@ class MixedEstimator(Estimator):
 
     @property
     def status_(self) -> str:
-        """How the fit ended, for programs: ``"converged"``, ``"settled"``, ``"not_converged"``,
-        ``"not_settled"``, ``"interrupted"`` or ``"failed"``; ``verdict_`` says it in words."""
+        """How the fit ended, as one word: ``"converged"``, ``"settled"``, ``"not_converged"``,
+        ``"not_settled"``, ``"interrupted"`` or ``"failed"``. ``verdict_`` says it in a sentence."""
         check_is_fitted(self)
         return self.posterior_.inference.verdict.status.value
 
     def posterior_draws(self, draws: int = 2000, seed: int = 0) -> dict[str, np.ndarray]:
-        """Joint posterior draws on the scale of the data.
+        """Return joint posterior draws by name, on the scale of the data.
 
-        Returns ``coef`` (S, q), intercept first; ``effects_cov`` (S, r, r); ``effects`` (S, K, r),
-        groups in the order of ``groups_``; and (S,) each, ``noise_var`` of a Gaussian response or
-        ``noise_scale`` and ``degrees`` of a Student-t. Of several grouping factors
-        ``effects_cov[month]`` and ``effects[month]`` each.
+        ``draws`` is their number S, ``seed`` that of the random numbers. There are ``coef``
+        (S, q), intercept first; ``effects_cov`` (S, r, r); ``effects`` (S, K, r), with groups in
+        the order of ``groups_``; and the response's own parameters, such as ``noise_var`` (S,) of a
+        Gaussian or ``noise_scale`` and ``degrees`` of a Student-t. With several grouping factors
+        each has its own, such as ``effects_cov[month]`` and ``effects[month]``.
         """
         check_is_fitted(self)
-        check_counts(optional=False, draws=draws)
-        check_seed(seed=seed)
+        choices.check_counts(optional=False, draws=draws)
+        choices.check_seed(seed=seed)
         return self.posterior_.draws(int(draws), int(seed))
 
     def summary(self, level: float = tables.LEVEL) -> pd.DataFrame:
-        """Posterior mean, sd, median and central interval of every parameter by name.
+        """Return posterior mean, sd, median and central interval of every parameter by name.
 
-        ``level``: probability of the interval, whose ends are columns named by their percentage:
-        ``q5`` and ``q95``, or ``q2.5`` and ``q97.5`` at 0.95. Effects have their sds and, beside
-        them, their correlations; :meth:`effects_covariance` has variances and covariances.
+        ``level`` is the probability of the interval, whose ends are columns named by percentage:
+        ``q5`` and ``q95`` at 0.9, ``q2.5`` and ``q97.5`` at 0.95. Effects are shown by their sds
+        and correlations; :meth:`effects_covariance` has their variances and covariances.
         """
         check_is_fitted(self)
-        check_level(level)
+        choices.check_level(level)
         return tables.summary_table(self.posterior_, level)
 
     def ratios(self, level: float = tables.LEVEL) -> pd.DataFrame:
-        """Rate or odds ratios: the exponential of every coefficient; columns as in :meth:`summary`.
+        """Return rate or odds ratios, exponentials of the coefficients, as :meth:`summary` does.
 
-        What the mean, or the odds, are multiplied by where an input is larger by 1.
+        A ratio is the factor by which the mean, or the odds, change if an input increases by 1.
         """
         check_is_fitted(self)
-        check_level(level)
+        choices.check_level(level)
         return tables.ratio_table(self.posterior_, level)
 
     def effects_covariance(self, level: float = tables.LEVEL) -> pd.DataFrame:
-        """The covariance matrix of the effects, one row per pair; columns as in :meth:`summary`."""
+        """Return variances and covariances of the effects, one per row, like :meth:`summary`."""
         check_is_fitted(self)
-        check_level(level)
+        choices.check_level(level)
         return tables.covariance_table(self.posterior_, level)
 
     def group_effects(self, factor: Any = None) -> pd.DataFrame:
-        """Posterior mean and sd of every group's effects, one row per group.
+        """Return posterior mean and sd of every group's effects, one row per group.
 
-        ``factor``: which one's, where there are several grouping factors.
+        ``factor`` names the grouping factor; it is needed only if there are several.
         """
         check_is_fitted(self)
         spec = self.reader_.spec
         if factor is not None and not spec.terms and str(factor) != str(spec.group):
-            raise DataError(f"factor={factor!r}: the grouping factor is {spec.group!r}.")
+            raise DataError(f"factor={factor!r}: the only grouping factor is {spec.group!r}.")
         return tables.effects_table(self.posterior_, factor)
 
     def prior_summary(self) -> pd.DataFrame:
-        """Every prior in words, the scale it is stated on, and its 95 % range in raw units.
+        """Return every prior as text, the scale it is stated on, and its range in raw units.
 
-        One row per parameter of :meth:`summary`, for a network also one per layer of weights.
+        There is one row per parameter of :meth:`summary` and, for a network, per layer of weights.
         ``q2.5``, ``q50`` and ``q97.5`` are quantiles of draws from the prior, mapped to the units
-        of the data as the posterior is.
+        of the data like those of the posterior.
         """
         check_is_fitted(self)
         return tables.prior_table(self.posterior_, self.standardize)
 
     def prior_sensitivity(self) -> pd.DataFrame:
-        """How much the posterior of each parameter depends on the priors, and on the data.
+        """Return how much the posterior of each parameter depends on the priors and on the data.
 
-        Prior and likelihood are raised to powers near one, and the draws weighted anew (power
-        scaling; Kallioinen, Paananen, Bürkner and Vehtari, 2024). ``prior``, ``likelihood``:
-        change of the posterior for a doubling of the power; from 0.05 on it counts. All priors are
-        scaled together. ``diagnosis`` says it in words: a prior that matters although the data
-        speak contradicts them; one that matters where they are silent decides the result.
+        Prior and likelihood are raised to powers near one, and the draws reweighted (power scaling;
+        Kallioinen, Paananen, Bürkner and Vehtari, 2024). ``prior`` and ``likelihood`` are the
+        changes of the posterior for a doubling of the power; 0.05 or more matters. All priors are
+        scaled together. ``diagnosis`` puts it in words: a prior that matters may contradict
+        informative data, and decides the result if the data say little.
         """
         check_is_fitted(self)
         return tables.sensitivity_table(self.posterior_)
 
     def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> "Loo":
-        """Leave-one-out cross-validation of the rows of the fit, without refitting (PSIS).
+        """Return leave-one-out cross-validation of the rows of the fit, without refitting (PSIS).
 
-        One row is left out at a time, not a group: the row is predicted with the effects that
-        the other rows of its group determine, drawn jointly with the parameters. How well new
-        groups are predicted is another question; score held-out groups for that.
+        ``X`` and ``y`` are all rows of the fit. One row is left out at a time, not a group: it is
+        predicted with effects that the other rows of its group determine. To see how well new
+        groups are predicted, score held-out groups instead. ``draws`` and ``seed`` are those of
+        the joint posterior draws; memory grows with draws x groups x effects.
 
-        Memory grows with draws x groups x effects; rows are taken in pieces. Returns the result
-        of arviz-stats (``elpd``, ``se``, ``p``, ``elpd_i``, ``pareto_k``); printed, it says
-        whether it can be trusted.
+        The result is that of arviz-stats (``elpd``, ``se``, ``p``, ``elpd_i``, ``pareto_k``);
+        printed, it says whether it is reliable.
         """
-        check_counts(optional=False, draws=draws)
+        choices.check_counts(optional=False, draws=draws)
         checks.check_tail(draws)
-        check_seed(seed=seed)
+        choices.check_seed(seed=seed)
         rows = self._rows_of_the_fit(X, y)
         return checks.leave_one_out(self.posterior_, rows, int(draws), int(seed))
 
     def check_rows(
         self, X: Any, y: Any, draws: int = 1000, seed: int = 0, most: int | None = None
     ) -> pd.DataFrame:
-        """What the model predicts for rows with a known response.
+        """Compare observed responses ``y`` of the rows ``X`` with their predictions.
 
-        Rows of the fit, recognised by their values in any order, are predicted without
-        themselves, as in :meth:`loo`, so that the comparison does not flatter; other rows as they
-        are, with a warning if most of them are rows of the fit.
-        ``most``: that many rows at random, if there are more.
+        The rows of the fit, recognised by their values in any order, are each predicted without
+        themselves, as in :meth:`loo`, which keeps the comparison fair. Other rows are predicted as
+        they are, with a warning if most of them are rows of the fit. ``draws`` and ``seed`` are
+        those of the posterior draws; ``most`` limits the result to so many rows at random.
 
-        Returns one row per row of X, by position: ``observed`` (0 and 1 for classes), ``predicted``
-        mean and ``sd``, ``pit`` (the probability of a smaller response: uniform if predictions are
-        calibrated; drawn within its step for classes and counts) and ``k_hat`` (nan for rows not of
-        the fit).
+        Returns one row per row of X, by position: ``observed`` (for classes the position in
+        ``classes_``), ``predicted`` mean and ``sd``, ``pit`` (the predictive probability of no
+        larger response, uniform if calibrated; drawn within its step for classes and counts) and
+        ``k_hat`` (NaN for rows that are not of the fit).
         """
-        check_counts(draws=draws, most=most)
+        choices.check_counts(draws=draws, most=most)
         X, y, _, kept = complete_rows(self, X, y)
         observed = self._observed(X, y, draws=draws, seed=seed)
         checked = checks.checked_rows(self.posterior_, self._rows, *observed, most)
@@ -359,24 +350,24 @@ class MixedEstimator(Estimator):
         return checked
 
     def to_arviz(self, draws: int = 1000, seed: int = 0, X: Any = None, y: Any = None) -> Any:
-        """The posterior as a labelled DataTree for ArviZ.
+        """Return ``draws`` posterior draws as a labelled DataTree for ArviZ.
 
-        With the rows of the fit (X, y) it also holds ``posterior_predictive``,
-        ``log_likelihood`` (given each draw's effects) and ``observed_data``.
+        With the rows of the fit, ``X`` and ``y``, it also holds ``posterior_predictive``,
+        ``log_likelihood`` (given the effects of each draw) and ``observed_data``.
         """
         check_is_fitted(self)
-        check_counts(optional=False, draws=draws)
-        check_seed(seed=seed)
+        choices.check_counts(optional=False, draws=draws)
+        choices.check_seed(seed=seed)
         from nghvi.posterior.arviz import to_datatree
 
         observed = None if X is None else self._rows_of_the_fit(X, y)
         return to_datatree(self.posterior_, int(draws), int(seed), observed)
 
     def report(self, path: Any, X: Any = None, y: Any = None) -> pathlib.Path:
-        """Write one HTML page about the fit that opens anywhere, without a network.
+        """Write an HTML page about the fit to ``path``, which needs no internet; return the path.
 
-        ``X``, ``y``: the rows of the fit, or better held-out ones, for predictive checks,
-        calibration and residuals; without them these parts are left out. Returns the path.
+        ``X`` and ``y`` are rows for predictive checks, calibration and residuals: those of the fit
+        or, better, held-out ones. Without them these parts are left out.
         """
         check_is_fitted(self)
         from nghvi.report.page import write_report
@@ -387,10 +378,10 @@ class MixedEstimator(Estimator):
     def sample_predictive(
         self, X: Any, draws: int = 1000, seed: int = 0, which: str = "known"
     ) -> np.ndarray:
-        """Joint draws from the posterior predictive distribution, shape (draws, rows).
+        """Draw jointly from the posterior predictive distribution; the shape is (draws, rows).
 
-        Within a draw, rows of one group share its effects, also if the group is new. A
-        classifier's draws are 0 and 1, for the first and the second of its ``classes_``.
+        Within a draw, rows of the same group share its effects, even if the group is new. A
+        classifier's draws are positions in ``classes_``. Arguments are as in ``predict``.
         """
         request = self._request(X, which, draws, seed)
         return raw_responses(self.posterior_, request, predictive.sample(self.posterior_, request))
@@ -398,21 +389,24 @@ class MixedEstimator(Estimator):
     def log_score(
         self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> float:
-        """Mean log predictive density of y; larger is better."""
+        """Return the mean of :meth:`log_densities`; larger is better."""
         return float(np.mean(self.log_densities(X, y, which, draws, seed)))
 
     def log_densities(
         self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> np.ndarray:
-        """Log predictive density of each response, log probability of one that is censored."""
+        """Return the log predictive density of each response ``y``, or log probability if censored.
+
+        The other arguments are as in ``predict``.
+        """
         request, values = self._observed(X, y, which, draws, seed)
         found = predictive.predict(self.posterior_, request, values)
         return found.log_density - self.posterior_.log_units(request.x, values)
 
     def add_groups(self, X: Any, y: Any) -> Self:
-        """A copy that also knows the groups in X, conditioned on their rows; nothing is refitted.
+        """Return a copy that also knows the new groups in X, conditioned on their rows and y.
 
-        The posterior of the global parameters stays as it is.
+        Nothing is refitted: the posterior of the global parameters stays as it is.
         """
         check_is_fitted(self)
         table, scaling = self.reader_.table(X), self.posterior_.scaling
@@ -427,7 +421,7 @@ class MixedEstimator(Estimator):
         return extended
 
     def save(self, path: Any) -> None:
-        """Write the fitted estimator to a file for ``nghvi.load``."""
+        """Write the fitted estimator to the file ``path``, which ``nghvi.load`` reads."""
         check_is_fitted(self)
         save(self, path)
 

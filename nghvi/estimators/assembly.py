@@ -1,6 +1,6 @@
-"""From what a model is made of and where its rows are to the model and its data, step by step.
+"""Assembles a model and its data, step by step, from a spec and a source of rows.
 
-Whatever the source and whether a formula or settings said it, this is the way of a row into a fit.
+Every row goes this way into a fit, whatever its source, with a formula or with settings.
 """
 
 from typing import Any, NamedTuple
@@ -40,13 +40,14 @@ from nghvi.priors import HuangWand, Priors
 from nghvi.responses import RESPONSES, Gaussian, WeightedGaussian
 
 PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
+"""Gibbs sweeps per step, of a published rule and of the recipe for networks."""
 
 Moments = tuple[Any, Any]
 """Mean and variance."""
 
 
 class Assembled(NamedTuple):
-    """A model and its data, and the way back to the scale of the raw data."""
+    """A model and its data, with the scaling that leads back to the raw data."""
 
     model: MixedModel
     data: Data
@@ -57,11 +58,11 @@ class Assembled(NamedTuple):
 
 
 def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> Assembled:
-    """``settings``: an estimator, of whose settings those are read that no spec holds."""
+    """Assemble model and data; ``settings`` is an estimator, read for what no spec holds."""
     if response.takes_intercept and not (spec.intercept or spec.deep):
         raise DataError(
-            f"the {response.name} response has cutpoints in the place of an intercept: leave "
-            "fit_intercept=False, or '0 +' in the formula, out."
+            f"the {response.name} response has cutpoints in place of an intercept; remove "
+            "fit_intercept=False, or '0 +' from the formula."
         )
     if type(response) is Gaussian and spec.facts == WeightedGaussian.facts:
         response = WeightedGaussian()
@@ -108,12 +109,12 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
 
 
 def _check_facts(settings: Any, spec: Spec, response: Response) -> None:
-    """What the left-hand side states about the rows is what the response must know."""
+    """Raise an error unless the facts stated about the rows are those the response needs."""
     if spec.facts and spec.facts != response.facts:
         fitting = [name for name, kind in RESPONSES.items() if kind.facts == spec.facts]
         raise DataError(
-            f"response={response.name!r} does not take {' and '.join(spec.facts)} of every row: "
-            f"choose response={' or '.join(map(repr, fitting))}."
+            f"response={response.name!r} does not support {' and '.join(spec.facts)}; choose "
+            f"response={' or '.join(map(repr, fitting))}."
         )
     if response.facts_needed and not spec.facts:
         given = "weights='w'" if response.facts == ("weights",) else "censored=(lower, upper)"
@@ -121,17 +122,18 @@ def _check_facts(settings: Any, spec: Spec, response: Response) -> None:
             "y | weights(w)" if response.facts == ("weights",) else "censored(y, lower, upper)"
         )
         raise DataError(
-            f"response={response.name!r} needs {' and '.join(response.facts)} of every row: give "
-            f"{given}, numbers or columns, or write '{written} ~ ...' in a formula."
+            f"response={response.name!r} needs {' and '.join(response.facts)} of every row; pass "
+            f"{given}, as numbers or columns, or write '{written} ~ ...' in a formula."
         )
     if spec.facts and settings.method != "auto":
         raise DataError(
-            f"method={settings.method!r} takes no {' and '.join(spec.facts)}: use method='auto'."
+            f"method={settings.method!r} does not support {' and '.join(spec.facts)}; use "
+            "method='auto'."
         )
 
 
 def _of_columns(source: Source, spec: Spec) -> Moments:
-    """Of all columns that the model reads, the ones of an intercept first."""
+    """Return moments of all columns that the model reads, those of an intercept first."""
     mean, variance = source.moments
     ones, number = int(spec.intercept), len(source.inputs) - len(spec.facts)
     return (
@@ -141,7 +143,7 @@ def _of_columns(source: Source, spec: Spec) -> Moments:
 
 
 def _of_response(source: Source, response: Response, known: np.ndarray) -> Moments | None:
-    """Of what is measured, the known part taken off; None if it is not to be standardised."""
+    """Return moments of the response minus its known part, None if it is not standardised."""
     sample = source.sample
     typical = response.typical(sample.y - known)
     if typical is None:
@@ -153,7 +155,7 @@ def _of_response(source: Source, response: Response, known: np.ndarray) -> Momen
 
 
 def _scaling(spec: Spec, structure: Structure, of_x: Moments, of_y: Moments | None) -> Scaling:
-    """Centres and scales; a column with a known coefficient is measured as the response is."""
+    """Return centres and scales; columns with a known coefficient are scaled like the response."""
     number = len(of_x[0])
     each = zip(structure.by_factor, structure.effects_priors, strict=True)
     effects = list(each) or [(structure.random, structure.priors.effects)]
@@ -181,20 +183,20 @@ def _model_and_data(
     rows: Rows | FactorRows | StreamedRows,
     counted: bool,
 ) -> tuple[MixedModel, Data, int | None]:
-    """The model, the form of the data that serves it, and groups at a step (None: all)."""
+    """Return the model, its data in the best form, and the groups per step (None for all)."""
     if isinstance(rows, FactorRows):
         crossed = _crossed(rows, structure, response)
         return structure.model(response, None).suited(crossed), crossed, None
     ours, by_rule = settings.method == "auto", published(settings.method) is not None
     if counted and not ours:
-        raise DataError("counts need method='auto': the other methods work row by row.")
+        raise DataError("counts need method='auto', since all other methods work row by row.")
     sums_suffice = response.conjugate and not spec.deep
     batch_groups = None
     if isinstance(rows, Rows):
         number = settings.batch_groups
         batch_groups = choose_batch_groups(number, rows, settings.method, sums_suffice)
     in_pieces = batch_groups is not None or not isinstance(rows, Rows)
-    # Gibbs draws every observation's own number; its many cheap steps suit a network's.
+    # Gibbs draws a number for every observation; its many cheap steps suit those of a network.
     sweeps = PUBLISHED_SWEEPS if by_rule else DEEP_SWEEPS
     own_network = spec.deep and ours and not in_pieces
     gibbs = not response.conjugate and not counted and (by_rule or own_network)
@@ -211,7 +213,7 @@ def _model_and_data(
 
 
 def _crossed(rows: FactorRows, structure: Structure, response: Response) -> Data:
-    """The smallest form of rows with several factors that serves the model exactly."""
+    """Return the smallest form of rows with several factors that is exact for the model."""
     if not response.conjugate:
         return CrossedRows.from_rows(rows, structure.by_factor)
     if isinstance(structure.trunk, Identity):
@@ -227,7 +229,7 @@ def _warn(
     source: Source,
     response: Response,
 ) -> None:
-    """Point at what can be fitted but was hardly meant, or is not determined by the data."""
+    """Warn of what can be fitted but was probably not meant, or is not determined by the data."""
     num_inputs = sample.x.shape[1] - len(spec.known_coef)
     groups, codes, labels = source.groups, sample.codes, None
     if isinstance(groups, dict):
@@ -244,8 +246,8 @@ def _warn(
     )
     if settings.standardize and settings.priors == Priors.paper() and settings.method == "auto":
         warn(
-            "Priors.paper() is stated for raw data, and on standardised data keeps the variances "
-            "of effects from being small: give standardize=False with it, or leave priors out."
+            "Priors.paper() is stated for raw data; on standardised data it keeps the variances of "
+            "effects from being small. Use standardize=False with it, or leave priors out."
         )
     if spec.deep:
         warn_about_few_groups(structure, spec, groups)

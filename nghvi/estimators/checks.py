@@ -1,6 +1,6 @@
-"""How well fits predict rows with a known response: their own rows without themselves, or new ones.
+"""Compares predictions with observed rows: those of the fit, each without itself, or new ones.
 
-Rows are those of the fit if their :class:`~nghvi.data.fingerprint.Fingerprint` is the fit's. The
+Rows are recognised as those of the fit by their :class:`~nghvi.data.fingerprint.Fingerprint`. The
 functions that check one fit take rows on the fitted scale: a request, and the values of the
 response. :func:`compare` takes several fitted models and ranks them by leave-one-out.
 """
@@ -24,40 +24,43 @@ if TYPE_CHECKING:
 
 
 ORIGIN = "rows"
-"""Where :func:`checked_rows` says, in ``attrs``, which rows it has judged:"""
+"""The key of ``attrs`` under which :func:`checked_rows` says where the rows are from."""
 OF_THE_FIT, NEW, PARTLY = "of the fit", "new", "partly of the fit"
+"""Where rows are from."""
 FEWEST_DRAWS = 100
+"""The fewest draws from which the tail of importance weights can be estimated."""
 SMALL = 4.0
-"""Difference of elpd below which its standard error says little (Sivula et al.)."""
+"""The difference of elpd below which its standard error is unreliable (Sivula et al.)."""
 
 
 def check_tail(draws: int) -> None:
-    """Refuse fewer draws than the tail of importance weights needs."""
+    """Raise an error if there are fewer draws than the tail of importance weights needs."""
     if draws < FEWEST_DRAWS:
         raise DataError(
-            f"draws={draws}: the tail of the weights needs {FEWEST_DRAWS} draws at least."
+            f"draws={draws}: leave-one-out needs at least {FEWEST_DRAWS} draws for the tail of its "
+            "weights."
         )
 
 
 def rows_of_the_fit(
     posterior: MixedPosterior, fit: Fingerprint, request: Request, values: np.ndarray
 ) -> pointwise.Observed:
-    """The rows, if they are those of the fit."""
+    """Return the rows, or raise an error if they are not those of the fit."""
     if reason := why_not_of_the_fit(posterior, fit, request, values):
-        raise DataError(f"{reason}: give the rows of the fit.")
+        raise DataError(f"{reason}; pass all rows of the fit and no others.")
     return pointwise.Observed(request.x, request.codes, values)
 
 
 def why_not_of_the_fit(
     posterior: MixedPosterior, fit: Fingerprint, request: Request, values: np.ndarray
 ) -> str | None:
-    """What shows that rows are not those of the fit; None if they are, in any order."""
+    """Return a reason why rows are not those of the fit, or None if they are, in any order."""
     given, groups = _fingerprint(posterior, request, values), posterior.names.labels
     if fit.same(given):
         return None
     if given.num_rows != fit.num_rows:
         fitted = sum(float(part.num_rows) for part in posterior.parts)
-        return f"X has {given.num_rows:g} rows, the fit had {fitted:g} (counts included)"
+        return f"X has {given.num_rows:g} rows, but the fit had {fitted:g} (including counts)"
     known = list(map(len, groups.values())) if isinstance(groups, dict) else len(groups)
     if len(groups) and (request.codes >= known).any():
         return "X has groups that the fit did not have"
@@ -67,7 +70,7 @@ def why_not_of_the_fit(
 def leave_one_out(
     posterior: MixedPosterior, rows: pointwise.Observed, draws: int, seed: int
 ) -> "Loo":
-    """Expected log density of every row given the others, on the scale of the data."""
+    """Estimate the log density of every row given all others, on the scale of the data."""
     from nghvi.posterior.arviz import psis_loo
 
     theta, effects = posterior.joint(draws, seed)
@@ -81,7 +84,7 @@ def checked_rows(
     values: np.ndarray,
     most: int | None,
 ) -> pd.DataFrame:
-    """The table of ``check_rows``, by position among the rows; ``most``: so many at random."""
+    """Return the table of ``check_rows`` by position, for at most ``most`` rows at random."""
     origin = _origin(posterior, fit, request, values)
     rng = np.random.default_rng(request.seed)
     chosen = np.arange(len(values))
@@ -119,15 +122,16 @@ def _as_they_are(posterior: MixedPosterior, request: Request, values: np.ndarray
 def _origin(
     posterior: MixedPosterior, fit: Fingerprint, request: Request, values: np.ndarray
 ) -> str:
-    """Whether rows are those of the fit, new, or taken from both or a part of the fit's."""
+    """Return whether rows are those of the fit, new, or partly of the fit, with a warning."""
     if why_not_of_the_fit(posterior, fit, request, values) is None:
         return OF_THE_FIT
     if not fit.overlaps(_fingerprint(posterior, request, values)):
         return NEW
     warn(
-        "most of these rows are rows of the fit, but they are not all of it or not only it: "
-        "they are predicted with themselves among the data, which flatters; give all rows of "
-        "the fit (each is then predicted without itself), or held-out rows only."
+        "most of these rows are rows of the fit, but some are missing or others are among them. "
+        "They are therefore predicted by a fit that has seen them, which looks better than it is. "
+        "Pass exactly the rows of the fit, each of which is then predicted without itself, or only "
+        "held-out rows."
     )
     return PARTLY
 
@@ -145,19 +149,30 @@ def compare(
     draws: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Fitted models on the same rows, best first, by leave-one-out (see ``loo``).
+    """Rank fitted models by leave-one-out cross-validation on the same rows (see ``loo``).
 
-    ``models``: fitted estimators, or results of their ``loo``, by name or in a list. ``X``, ``y``:
-    the rows that all of them were fitted to; of a data frame each model reads its own columns.
+    Parameters
+    ----------
+    models
+        Fitted estimators or results of their ``loo``, in a dictionary by name or in a list.
+    X, y
+        The rows that all models were fitted to; each model reads its own columns of a data frame.
+        They may be left out if all ``models`` are results of ``loo``.
+    draws, seed
+        Number of posterior draws, and their seed.
 
-    Returns one row per model: ``elpd`` and its ``se``; ``elpd_diff`` to the best and its
-    ``diff_se``; ``p_loo``, the effective number of parameters; ``unreliable`` rows (k-hat too
-    large); and ``reading``, what that says in words.
+    Returns
+    -------
+    pandas.DataFrame
+        One row per model, best first: ``elpd`` and its ``se``; ``elpd_diff``, the difference from
+        the best, and its ``diff_se``; ``p_loo``, the effective number of parameters;
+        ``unreliable``, the number of rows with too large a k-hat; and ``reading``, what that means
+        in words.
     """
     if not isinstance(models, Mapping):
         models = {f"model {i}": model for i, model in enumerate(models, 1)}
     if not models:
-        raise DataError("compare: give at least one fitted model.")
+        raise DataError("compare: pass at least one fitted model.")
     found = {str(name): _loo(name, m, X, y, draws, seed) for name, m in models.items()}
     _check_rows(found)
     order = sorted(found, key=lambda name: -found[name].elpd)
@@ -188,7 +203,7 @@ def _loo(name: Any, model: Any, X: Any, y: Any, draws: int, seed: int) -> "Loo":
         return model
     if not hasattr(model, "loo"):
         raise DataError(
-            f"compare: {name!r} is a {type(model).__name__}; give fitted estimators or results of "
+            f"compare: {name!r} is a {type(model).__name__}; pass fitted estimators or results of "
             "their loo."
         )
     if X is None or y is None:
@@ -201,7 +216,10 @@ def _loo(name: Any, model: Any, X: Any, y: Any, draws: int, seed: int) -> "Loo":
 def _check_rows(found: Mapping[str, "Loo"]) -> None:
     sizes = {name: each.n_data_points for name, each in found.items()}
     if len(set(sizes.values())) > 1:
-        raise DataError(f"compare: the models have different numbers of rows ({sizes}).")
+        raise DataError(
+            f"compare: the models have different numbers of rows ({sizes}); fit all of them to the "
+            "same rows."
+        )
 
 
 def _sum_error(values: np.ndarray) -> float:

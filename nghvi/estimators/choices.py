@@ -1,4 +1,4 @@
-"""From an estimator's settings to the parts of a model; every complaint names the setting."""
+"""Turns an estimator's settings into the parts of a model; every error names the setting."""
 
 import dataclasses
 import difflib
@@ -25,16 +25,20 @@ from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, Priors, W
 from nghvi.responses import RESPONSES
 
 FEWEST_PIECES = 4
-"""Into fewer, data are not divided unless asked to: a step would hardly cost less."""
+"""The fewest pieces that batch_groups="auto" makes: with fewer, a step would hardly cost less."""
 BESIDE_COEF, LEARNT_COEF = 10.0, 1.0
+"""Default prior sds of coefficients, in units of the data: of the inputs beside a network, and of
+what it learns."""
 INTERCEPT_SD, SLOPE_SD, LEARNT_SD = 2.5, 0.5, 1.0
-"""Scales of the default priors of coefficients, and of effects' sds, in units of the data: of the
-inputs beside a network and of what it learns."""
+"""Default prior scales of the effects' sds, in the same units: of the intercept, of the inputs
+beside a network, and of what it learns."""
 COVARIANCES = ("auto", "full", "diagonal")
 MOST_COUNTED = 10**9
-"""Steps, draws, starts: beyond, nobody waits for the end."""
+"""The largest number of steps, draws or starts: more would take longer than anyone waits."""
 MOST_PARAMETERS = 10**7
+"""The most weights and covariances of a model, so that they fit into memory."""
 MOST_COLUMNS = 10_000
+"""The most inputs of a linear model, which keeps the products of every two of them."""
 OTHER_WORDS = {
     **dict.fromkeys(("family", "link", "likelihood", "distribution", "loss"), "response"),
     **dict.fromkeys(("seed", "rng", "random_seed", "key"), "random_state"),
@@ -49,47 +53,48 @@ OTHER_WORDS = {
     "prior": "priors",
     "by": "group",
 }
-"""What other programs call a setting."""
+"""Settings by the names that other programs give them."""
 NOT_HERE = {
     "reml": "There is no REML: the posterior holds the uncertainty of all coefficients.",
-    "sample_weight": "Rows that were observed several times are fit(..., counts=), precisions "
-    "weights='w'.",
+    "sample_weight": "For rows that were observed several times use fit(..., counts=), for "
+    "precisions weights='w'.",
     "offset": "An offset is a term of a formula: 'y ~ x + offset(z)'.",
 }
+"""What to do instead of settings that other programs have."""
 
 
 class SettingError(DataError, TypeError):
-    """There is no such setting; Python itself raises a TypeError for an unknown argument."""
+    """There is no such setting. Also a TypeError, as Python raises for unknown arguments."""
 
 
 def check_counts(*, optional: bool = True, **settings: Any) -> None:
-    """Settings that are a positive whole number, or None or "auto" where that is an option."""
+    """Raise an error unless settings are positive whole numbers, or None or "auto" if optional."""
     for name, value in settings.items():
         if optional and (value is None or (isinstance(value, str) and value == "auto")):
             continue
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-            raise DataError(f"{name}={value!r}: give a positive whole number.")
+            raise DataError(f"{name}={value!r}: it must be a positive whole number.")
         if int(value) > MOST_COUNTED:
-            raise DataError(f"{name}={value}: give at most {MOST_COUNTED:,}.")
+            raise DataError(f"{name}={value}: it must be at most {MOST_COUNTED:,}.")
 
 
 def check_seed(**settings: Any) -> None:
-    """Settings that are a seed."""
+    """Raise an error unless settings are valid seeds."""
     for name, value in settings.items():
         whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         if not whole or not 0 <= int(value) < 2**63:
-            raise DataError(f"{name}={value!r}: give a whole number from 0 to 2**63 - 1.")
+            raise DataError(f"{name}={value!r}: it must be a whole number from 0 to 2**63 - 1.")
 
 
 def check_level(level: Any) -> None:
-    """The probability of an interval."""
+    """Raise an error unless ``level`` is a valid probability of an interval."""
     number = isinstance(level, numbers.Real) and not isinstance(level, bool)
     if not number or not 0 < level < 1:
-        raise DataError(f"level={level!r}: give a probability between 0 and 1, such as 0.9.")
+        raise DataError(f"level={level!r}: it must be a probability between 0 and 1, such as 0.9.")
 
 
 def choose_seed(random_state: Any) -> int:
-    """The seed that a setting stands for; a generator is asked for one."""
+    """Return the seed that a setting stands for; a random generator provides one."""
     if random_state is None:
         return 0
     if isinstance(random_state, np.random.Generator):
@@ -101,7 +106,7 @@ def choose_seed(random_state: Any) -> int:
 
 
 def with_known_settings(init: Callable[..., None]) -> Callable[..., None]:
-    """A constructor that complains of a setting that there is not, and says which may be meant."""
+    """Make a constructor refuse unknown settings, with a hint at what may have been meant."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 
     @functools.wraps(init)
@@ -124,11 +129,11 @@ def _check_known_settings(unknown: Iterable[str], known: Sequence[str]) -> None:
 
 
 def check_number_of_parameters(structure: Any, inputs: int, hidden: Any) -> None:
-    """A model whose weights and covariances have room in memory."""
+    """Raise an error if weights and covariances of a model would not fit into memory."""
     if not hidden and inputs > MOST_COLUMNS:
         raise DataError(
-            f"there are {inputs:,} input columns, and {MOST_COLUMNS:,} are the most, since the "
-            "products of every two are kept. Choose columns, or reduce them, for example with "
+            f"there are {inputs:,} input columns, but at most {MOST_COLUMNS:,} are allowed, since "
+            "the products of every two are kept. Choose columns, or reduce them, for example with "
             "scikit-learn's PCA or SelectKBest."
         )
     widths = (inputs, *(hidden or ()))
@@ -138,14 +143,14 @@ def check_number_of_parameters(structure: Any, inputs: int, hidden: Any) -> None
     if weights + covariances > MOST_PARAMETERS:
         shown = f"hidden={hidden!r}" if hidden else f"random: {effects:,} columns"
         raise DataError(
-            f"{shown}: {weights:,} weights, and effects of {effects:,} features with "
-            f"{covariances:,} variances and covariances; {MOST_PARAMETERS:,} are the most. Choose "
-            "narrower layers, or random='intercept' for one effect by group."
+            f"{shown}: the model would have {weights:,} weights and {covariances:,} variances and "
+            f"covariances of {effects:,} effects, but at most {MOST_PARAMETERS:,} are allowed. "
+            "Choose narrower layers, or random='intercept' for one effect per group."
         )
 
 
 def check_method(method: Any) -> None:
-    """A method of ours or another one."""
+    """Raise an error unless there is such a method."""
     known = (*METHODS, *BASELINES)
     if published(method) is None and method not in known:
         raise DataError(
@@ -155,45 +160,55 @@ def check_method(method: Any) -> None:
 
 
 def check_runs(method: Method, **asked: Any) -> None:
-    """Devices and checkpoints are for the methods that run in steps of ours."""
+    """Raise an error if devices or checkpoints are asked for with a method of others."""
     for name, value in asked.items():
         if value is not None and method in BASELINES:
-            raise DataError(f"{name} with method={method!r}: only the NG-HVI methods support that.")
+            raise DataError(
+                f"method={method!r} does not support {name}; leave {name} out, or use "
+                "method='auto' or an NG-HVI method."
+            )
 
 
 def check_stops(method: Method) -> None:
-    """A method that watches held-out rows."""
+    """Raise an error unless the method stops by held-out rows."""
     if method not in STOPPED_BY_VALIDATION:
         known = ", ".join(map(repr, STOPPED_BY_VALIDATION))
-        raise DataError(f"validation with method={method!r}: only {known} stop by held-out rows.")
+        raise DataError(
+            f"method={method!r} makes no use of validation; leave it out, or use a method that "
+            f"stops by held-out rows ({known})."
+        )
 
 
 NOT_ON_DISK = (
-    "rows on disk are read without what is known about each of them, and with two classes at most; "
-    "read the table into memory (pandas.read_parquet; on the command line one file, without "
-    "--batch-groups and with a larger --memory if need be)."
+    "rows on disk support neither facts about each row nor more than two classes; read the table "
+    "into memory (pandas.read_parquet; on the command line pass one file without --batch-groups, "
+    "and a larger --memory if necessary)."
 )
 
 
 def check_on_disk(settings: Any, response: Response, y: Any, extra: Any) -> None:
-    """Settings that rows on disk can be fitted with.
+    """Raise an error if rows on disk cannot be fitted with these settings.
 
-    ``extra``: what a table in memory may come with, and this may not.
+    ``extra`` is the counts or validation rows, which only a table in memory may come with.
     """
     if not isinstance(y, str):
         raise DataError(
-            "y with a GroupedDataset is the name of the response column, such as 'profit'."
+            "with a GroupedDataset, y is the name of the response column, such as 'profit'."
         )
     if not isinstance(settings.group, str):
         raise DataError(
-            f"group={settings.group!r} with a GroupedDataset: name the group column; rows are "
-            "read by groups."
+            f"group={settings.group!r}: a GroupedDataset needs the name of one group column, since "
+            "its rows are read by group."
         )
     if settings.formula is not None:
-        raise DataError("a formula needs its table in memory: name columns instead (columns=).")
+        raise DataError(
+            "a formula needs a table in memory; with a GroupedDataset name the columns instead "
+            "(columns=)."
+        )
     if settings.missing != "error":
         raise DataError(
-            f"missing={settings.missing!r} needs a table in memory: drop the rows from the files."
+            f"missing={settings.missing!r} needs a table in memory; with a GroupedDataset drop "
+            "such rows from the files."
         )
     if extra is not None:
         raise DataError("counts and validation need a table in memory, not a GroupedDataset.")
@@ -204,48 +219,48 @@ def check_on_disk(settings: Any, response: Response, y: Any, extra: Any) -> None
         raise DataError(f"response={response.name!r}: {NOT_ON_DISK}")
     if settings.method != "auto":
         raise DataError(
-            f"method={settings.method!r} needs all rows at every step: a GroupedDataset is fitted "
-            "with method='auto'."
+            f"method={settings.method!r} needs all rows at every step; use method='auto' with a "
+            "GroupedDataset."
         )
 
 
 def check_known_coef(known_coef: tuple[float, ...], method: Method, deep: bool) -> None:
-    """Offsets and columns with effects only need a linear model and a method of ours."""
+    """Raise an error if a model or method cannot have offsets or columns with effects only."""
     if not known_coef:
         return
     if deep:
         raise DataError(
-            "the formula has an offset, or effects of columns that are not its fixed part: with "
-            "hidden layers write '(1 | group)' for an intercept by group or '(. | group)' for "
+            "the formula has an offset, or effects of columns that are not in its fixed part; with "
+            "hidden layers write '(1 | group)' for an intercept per group or '(. | group)' for "
             "effects of every feature of the network, and no offset."
         )
     if method in BASELINES:
         raise DataError(
             f"method={method!r} supports neither offsets nor effects of columns that are not in "
-            "the fixed part: add these columns to it, or use method='auto'."
+            "the fixed part; add these columns to it, or use method='auto'."
         )
 
 
 def is_deep(hidden: Any, trunk: Any) -> bool:
-    """Whether there is a network; checks the layer widths."""
+    """Return whether there is a network, after checking the widths of its layers."""
     hidden = () if hidden is None else hidden
     if not isinstance(hidden, list | tuple | np.ndarray):
-        raise DataError(f"hidden={hidden!r}: give a tuple of layer widths, for example (32, 16).")
+        raise DataError(f"hidden={hidden!r}: it must be a tuple of layer widths, such as (32, 16).")
     if any(isinstance(w, bool) or not isinstance(w, numbers.Integral) or w < 1 for w in hidden):
         raise DataError(f"hidden={hidden!r}: every layer needs a width of at least 1.")
     if trunk is not None and hidden:
-        raise DataError("give hidden (layer widths) or trunk (a network of your own), not both.")
+        raise DataError("pass hidden (layer widths) or trunk (a network of your own), not both.")
     return bool(hidden) or trunk is not None
 
 
 def pools(settings: Any, response: Response) -> bool:
-    """Whether a network can have effects of more grouping factors than those that it is told."""
+    """Return whether a network may treat the levels of large categories as further groups."""
     given = (settings.method, settings.devices, settings.batch_groups)
     return response.conjugate and given in (("auto", None, None), ("auto", None, "auto"))
 
 
 def choose_trunk(num_inputs: int, hidden: Any, activation: str, trunk: Any) -> Trunk:
-    """The network, or the columns themselves."""
+    """Return the network, or the identity for a linear model."""
     if trunk is not None:
         try:
             return as_trunk(trunk, num_inputs)
@@ -259,7 +274,7 @@ def choose_trunk(num_inputs: int, hidden: Any, activation: str, trunk: Any) -> T
 
 
 def choose_skip(settings: Any, response: Response) -> bool:
-    """Whether the inputs stand beside the network's features."""
+    """Return whether the inputs are features beside those of the network."""
     if settings.skip not in (True, False, "auto"):
         raise DataError(f"skip={settings.skip!r}: choose True, False or 'auto'.")
     if settings.skip != "auto":
@@ -269,17 +284,17 @@ def choose_skip(settings: Any, response: Response) -> bool:
 
 
 def scales_inputs(settings: Any) -> bool:
-    """Whether hidden layers see inputs with heavy tails by asinh."""
+    """Return whether hidden layers see asinh of inputs with heavy tails."""
     if settings.scaling not in ("auto", "plain"):
         raise DataError(f"scaling={settings.scaling!r}: choose 'auto' or 'plain'.")
     return settings.scaling == "auto" and bool(settings.hidden) and settings.method == "auto"
 
 
 def beside_inputs(priors: Priors, inputs: int, learnt: int, *, correlated: bool) -> Priors:
-    """The default priors of a network's features that have the inputs beside them.
+    """Return the default priors for a network with ``inputs`` inputs beside ``learnt`` features.
 
-    Effects are independent unless they are asked to be ``correlated``: groups are seldom many
-    enough for the covariances of dozens of effects.
+    Effects are independent unless they should be ``correlated``: there are seldom enough groups to
+    estimate the covariances of dozens of effects.
     """
     coef = (*[BESIDE_COEF] * (1 + inputs), *[LEARNT_COEF] * learnt)
     scale = (INTERCEPT_SD, *[SLOPE_SD] * inputs, *[LEARNT_SD] * learnt)
@@ -288,30 +303,35 @@ def beside_inputs(priors: Priors, inputs: int, learnt: int, *, correlated: bool)
 
 
 def choose_priors(priors: Any, covariance: str) -> Priors:
-    """The priors, with a covariance structure that agrees with them."""
+    """Return the priors with the covariance structure that was asked for."""
     if covariance not in COVARIANCES:
         raise DataError(f"covariance={covariance!r}: choose 'auto', 'full' or 'diagonal'.")
     priors = Priors() if priors is None else priors
     if not isinstance(priors, Priors):
-        raise DataError(f"priors={priors!r}: give a nghvi.priors.Priors.")
+        raise DataError(f"priors={priors!r}: it must be a nghvi.priors.Priors.")
     effects = priors.effects
     if covariance == "diagonal" and isinstance(effects, HuangWand):
         effects = HalfT(effects.df, effects.scale)
     diagonal = isinstance(effects, InverseGamma | HalfT)
     if covariance == "full" and diagonal:
         raise DataError(
-            f"covariance='full' with {effects}: this prior makes the effects independent; use "
-            "HuangWand() or WishartPrecision(scale) for correlated ones."
+            f"covariance='full' contradicts the prior {effects}, which makes effects independent; "
+            "use HuangWand() or WishartPrecision(scale) for correlated ones."
         )
     if covariance == "diagonal" and not diagonal:
         raise DataError(
-            f"covariance='diagonal' with {effects}: use InverseGamma or HalfT as the prior."
+            f"covariance='diagonal' contradicts the prior {effects}; use InverseGamma or HalfT for "
+            "independent effects."
         )
     return dataclasses.replace(priors, effects=effects)
 
 
 def choose_response(response: Any, usual: str, *, classes: bool) -> Response:
-    """The response by name, or an object, if it is of the right kind."""
+    """Return the response, given by name or as an object, if the estimator supports it.
+
+    ``usual`` is the name that "auto" stands for; ``classes`` says that the estimator is a
+    classifier.
+    """
     if isinstance(response, Response) and response.classes == classes:
         return response
     fitting = [known for known, kind in RESPONSES.items() if kind.classes == classes]
@@ -320,19 +340,22 @@ def choose_response(response: Any, usual: str, *, classes: bool) -> Response:
         owner, other = sorted(("MixedRegressor", "MixedClassifier"), reverse=not classes)
         raise DataError(
             f"response={response!r}: {owner} knows {', '.join(map(repr, fitting))}, and objects "
-            f"such as nghvi.responses.{RESPONSES[usual].__name__}(); see {other} for the others."
+            f"such as nghvi.responses.{RESPONSES[usual].__name__}(); for others see {other}."
         )
     return RESPONSES[chosen]()
 
 
 def choose_batch_groups(setting: Any, rows: Rows, method: Method, sums_suffice: bool) -> int | None:
-    """Groups at a step; None for all of them, as where sums over rows are taken once for all."""
+    """Return the number of groups per step, None for all.
+
+    ``sums_suffice`` says that the model needs only sums over rows, which are taken once.
+    """
     if setting is None or (method != "auto" and setting == "auto"):
         return None
     if method != "auto":
         raise DataError(
-            f"batch_groups={setting!r} with method={method!r}: only method='auto' takes some "
-            "groups at a step."
+            f"batch_groups={setting!r} needs method='auto'; method={method!r} uses all groups at "
+            "every step."
         )
     if sums_suffice:
         return None
@@ -354,8 +377,8 @@ def choose_centred(
     fit_intercept: bool,
     deep: bool,
 ) -> np.ndarray:
-    """Which columns are centred."""
-    if deep:  # A network's first layer has biases of its own.
+    """Return which columns are centred."""
+    if deep:  # the biases of a network's first layer absorb any shift
         return np.full(num_columns, True)
     correlated = isinstance(prior, HuangWand | WishartPrecision)
     return centred_columns(num_columns, random, fit_intercept=fit_intercept, correlated=correlated)

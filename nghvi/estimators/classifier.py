@@ -10,11 +10,13 @@ from nghvi.posterior import predictive
 
 
 class MixedClassifier(MixedEstimator):
-    """Mixed model for classes. Parameters and attributes as in :class:`MixedRegressor`.
+    """Mixed model for two classes or for ordered classes.
 
-    ``response`` is "probit" ("auto" means that) or "logit" for two classes, "ordered-logit" or
-    "ordered-probit" for classes in an order: that of an ordered category, of numbers, or of the
-    alphabet. ``classes_`` holds the labels, of two the second one counted as 1.
+    Parameters and attributes are those of :class:`MixedRegressor`, with two differences:
+    ``response`` is "probit" (the default) or "logit" for two classes, and "ordered-logit" or
+    "ordered-probit" for ordered ones. Their order is that of an ordered category, of numbers, or
+    of the alphabet. The attribute ``classes_`` holds the labels in their order; the second of two
+    classes counts as 1.
     """
 
     estimator_type = "classifier"
@@ -29,9 +31,10 @@ class MixedClassifier(MixedEstimator):
     def predict_proba(
         self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> np.ndarray:
-        """Posterior predictive probabilities of the classes, in the order of ``classes_``.
+        """Return the predictive probability of every class, one row per row of X.
 
-        ``which`` chooses the effects used, as in :meth:`MixedRegressor.predict`.
+        Columns are in the order of ``classes_``. ``which``, ``draws`` and ``seed`` are as in
+        :meth:`MixedRegressor.predict`.
         """
         request = self._request(X, which, draws, seed)
         if len(self.classes_) == 2:
@@ -45,6 +48,6 @@ class MixedClassifier(MixedEstimator):
         return np.diff(np.column_stack([np.zeros(n), *up_to, np.ones(n)]), axis=1)
 
     def predict(self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0) -> Any:
-        """The most probable class."""
+        """Return the most probable class of each row; arguments as for :meth:`predict_proba`."""
         probability = self.predict_proba(X, which, draws, seed)
         return self.classes_[np.argmax(probability, axis=1)]

@@ -1,9 +1,9 @@
 """The columns of a model's design: intercept, random columns, heavy tails, and warnings about them.
 
-A column that a few cells stretch is flat for a network: standardised by its sd, nearly all rows
-are at one place. The network therefore sees ``asinh((x - median) / unit)``, which is a straight
-line in the middle and a logarithm in the tails (:func:`tamed`). Coefficients of the inputs beside
-the network are those of the columns themselves.
+A column with a few extreme cells is nearly constant for a network: standardised by its sd, almost
+all rows have the same value. The network therefore sees ``asinh((x - median) / unit)``, which is
+linear in the middle and logarithmic in the tails (:func:`tamed`). Coefficients of inputs beside the
+network refer to the columns themselves.
 """
 
 from collections.abc import Sequence
@@ -21,24 +21,25 @@ from nghvi.networks import Tamed, Trunk
 
 INTERCEPT = "intercept"
 FAR = 20
-"""Standard deviations from zero beyond which a column should be centred."""
+"""How many sds from zero the mean of a column may be before it should be centred."""
 FEWEST_ON_A_LINE = 5
+"""The fewest rows for which a perfectly linear relation is not put down to chance."""
 HEAVY = 1.5
-"""An sd of so many robust units or more is one of heavy tails."""
+"""The ratio of sd to robust unit from which on a column has heavy tails."""
 FEW_VALUES = 10
-"""Columns of fewer different values are codes, whatever their sd."""
+"""Columns with at most so many different values count as codes, whatever their sd."""
 OF_NORMAL = 1.349
-"""The interquartile range of a normal, in sds."""
+"""The interquartile range of a normal distribution, in sds."""
 
 
 def feature_names(names: tuple[str, ...], fit_intercept: bool) -> tuple[str, ...]:
-    """Names of the columns of the fixed part."""
+    """Return the names of the columns of the fixed part."""
     if not fit_intercept:
         return names
     if INTERCEPT in names:
         raise DataError(
-            f"column {INTERCEPT!r} has the name of the intercept that is added: rename it, or drop "
-            "it if it is constant."
+            f"column {INTERCEPT!r} has the same name as the intercept that is added; rename it, or "
+            "drop it if it is constant."
         )
     return (INTERCEPT, *names)
 
@@ -46,7 +47,7 @@ def feature_names(names: tuple[str, ...], fit_intercept: bool) -> tuple[str, ...
 def random_columns(
     random: str | Sequence[Any], names: tuple[str, ...], *, grouped: bool, deep: bool
 ) -> tuple[int, ...]:
-    """Indices of the features with group-specific coefficients, in the order of the features."""
+    """Return the indices of the features with effects, in the order of the features."""
     if not grouped:
         return ()
     if isinstance(random, str):
@@ -66,8 +67,8 @@ def random_columns(
         )
     if not isinstance(random, list | tuple | np.ndarray | pd.Index):
         raise DataError(
-            f"random={random!r}: give a list of column names, such as ['intercept', 'x'], or "
-            "'auto', 'intercept' or 'all'."
+            f"random={random!r}: choose 'auto', 'intercept', 'all' or a list of column names, such "
+            "as ['intercept', 'x']."
         )
     chosen = []
     for entry in random:
@@ -77,14 +78,14 @@ def random_columns(
             raise DataError(f"random: {entry!r} is not a column of the model; it has {shown}.")
         chosen.append(names.index(name))
     if len(set(chosen)) != len(chosen):
-        raise DataError(f"random={list(random)!r} names a column twice.")
+        raise DataError(f"random={list(random)!r} names a column twice; name it once.")
     if not chosen:
-        raise DataError("random=[] leaves nothing that varies by group: use group=None instead.")
+        raise DataError("random=[] leaves nothing that varies by group; use group=None instead.")
     return tuple(sorted(chosen))
 
 
 def varies_within(column: np.ndarray, codes: np.ndarray) -> bool:
-    """Whether a column differs between rows of the same group."""
+    """Return whether a column differs between rows of the same group."""
     first = np.full(codes.max() + 1, np.nan)
     first[codes[::-1]] = column[::-1]
     return bool((column != first[codes]).any())
@@ -93,9 +94,10 @@ def varies_within(column: np.ndarray, codes: np.ndarray) -> bool:
 def centred_columns(
     num_columns: int, random: tuple[int, ...], *, fit_intercept: bool, correlated: bool
 ) -> np.ndarray:
-    """Columns whose shift an intercept can absorb; centring others would change the model.
+    """Return the columns that may be centred because an intercept absorbs the shift.
 
-    A column with a random slope needs a random intercept that may be correlated with it.
+    Centring any other column would change the model. A column with a random slope needs a random
+    intercept that may be correlated with it.
     """
     centred = np.full(num_columns, fit_intercept)
     if fit_intercept:
@@ -108,7 +110,7 @@ def centred_columns(
 def warn_about_design(
     x: np.ndarray, names: tuple[str, ...], codes: np.ndarray | None, random: tuple[int, ...]
 ) -> None:
-    """Point at parameters that the data do not determine; their prior will."""
+    """Warn of parameters that the data do not determine, so that their prior does."""
     n, q = x.shape
     constant = [names[j] for j in range(q) if names[j] != INTERCEPT and np.ptp(x[:, j]) == 0]
     if constant and INTERCEPT in names:
@@ -119,21 +121,21 @@ def warn_about_design(
     if n < q:
         _warn(f"there are fewer rows ({n}) than coefficients ({q})")
     if codes is not None and random and codes.max() + 1 == n:
-        _warn("every row is its own group, so effects and noise cannot be told apart")
+        _warn("every row is its own group, so that effects and noise cannot be told apart")
 
 
 def warn_about_origin(x: np.ndarray, names: tuple[str, ...], random: tuple[int, ...]) -> None:
-    """Point at columns so far from zero that intercepts and slopes by group are one and the same.
+    """Warn of columns so far from zero that intercepts and slopes by group nearly coincide.
 
-    Their correlation is then nearly 1 in size, which a prior on raw columns hardly allows.
+    Their correlation is then close to 1 or -1, which a prior on raw columns hardly allows.
     """
     if 0 not in random or names[0] != INTERCEPT:
         return
     far = [names[j] for j in random[1:] if abs(x[:, j].mean()) > FAR * x[:, j].std() > 0]
     if far:
         warn(
-            f"column {_list(far)} is far from zero and its effects are correlated with those of "
-            "the intercept, which stands for a value of 0 there: centre it, or use "
+            f"column {_list(far)} is far from zero, so that its effects correlate with those of "
+            "the intercept, which refer to a value of 0. Centre the column, or use "
             "standardize=True (the default)."
         )
 
@@ -147,32 +149,32 @@ def warn_about_meaning(
     group: Any,
     discrete: bool,
 ) -> None:
-    """Point at data that can be fitted but were hardly meant so.
+    """Warn of data that can be fitted but were probably not meant that way.
 
-    ``x``: columns with a coefficient that is estimated; ``labels``: of each row's group;
-    ``discrete``: whether the response is of whole numbers or classes.
+    ``x`` are the columns whose coefficients are estimated, ``labels`` the group labels of the rows.
+    ``discrete`` says that the response holds whole numbers or classes.
     """
     for name in _copies(x, names, y):
         warn(
-            f"column {name!r} is the response itself, up to a factor and a shift: if the target "
-            "was left among the inputs, take it out."
+            f"column {name!r} is the response itself, up to a factor and a shift. If the target "
+            "was left among the inputs, remove it."
         )
     if not discrete and np.isin(y, (0, 1)).all():
         warn(
-            "y holds 0 and 1 only and is taken for a measurement with Gaussian noise: for two "
+            "y holds only 0 and 1 but is treated as a measurement with Gaussian noise. For two "
             "classes use MixedClassifier, or response='logit' (or 'probit') with a formula."
         )
     if labels is not None and labels.dtype.kind == "f":
         levels = len(np.unique(labels))
         if levels > len(y) / 2:
             warn(
-                f"group column {group!r} looks like a measurement: {levels} different numbers in "
-                f"{len(y)} rows; give the column that says which rows belong together."
+                f"group column {group!r} looks like a measurement: it has {levels} different "
+                f"numbers in {len(y)} rows. Name the column that says which rows belong together."
             )
 
 
 def _copies(x: np.ndarray, names: tuple[str, ...], y: np.ndarray) -> list[str]:
-    """Columns on one line with the response; few rows are so by chance."""
+    """Return the columns that are exactly linear in the response, none if there are few rows."""
     if len(y) < FEWEST_ON_A_LINE:
         return []
     columns, response = x - x.mean(axis=0), y - y.mean()
@@ -190,7 +192,7 @@ def _list(names: list[str]) -> str:
 
 
 def _dependent_columns(x: np.ndarray, names: tuple[str, ...]) -> list[str]:
-    """Columns that add nothing to the span of those before them."""
+    """Return the columns that are linear combinations of those before them."""
     norms = np.linalg.norm(x, axis=0)
     used = np.flatnonzero(norms > 0)
     if len(x) < len(used):
@@ -202,16 +204,19 @@ def _dependent_columns(x: np.ndarray, names: tuple[str, ...]) -> list[str]:
 def rows_of_known_groups(
     x: np.ndarray, y: np.ndarray, labels: np.ndarray | None, groups: np.ndarray
 ) -> Rows:
-    """Scaled rows with the groups' codes; rows of other groups are left out."""
+    """Return scaled rows with group codes; rows of unknown groups are left out."""
     codes = np.zeros(len(y), int) if labels is None else encode_groups(labels, groups)
     known = codes >= 0
     if not known.any():
-        raise DataError("validation holds no row of a group in X.")
+        raise DataError("validation has no rows of the groups in X; hold out rows of these groups.")
     return Rows.from_arrays(x[known], y[known], codes[known], max(len(groups), 1))
 
 
 def robust_unit(x: np.ndarray) -> float:
-    """The interquartile range as an sd; where it is 0, that of the cells off the median."""
+    """Return the interquartile range as an sd; if it is 0, the median distance of other cells.
+
+    Other cells are those that differ from the median.
+    """
     low, middle, high = np.quantile(x, [0.25, 0.5, 0.75])
     if high > low:
         return float(high - low) / OF_NORMAL
@@ -220,13 +225,13 @@ def robust_unit(x: np.ndarray) -> float:
 
 
 def is_heavy(x: np.ndarray) -> bool:
-    """Whether a network should see a column by asinh."""
+    """Return whether a column has heavy tails, so that a network should see its asinh."""
     unit = robust_unit(x)
     return unit > 0 and x.std() >= HEAVY * unit and len(np.unique(x)) > FEW_VALUES
 
 
 def tamed(network: Trunk, x: np.ndarray) -> Trunk:
-    """The network, told which of its inputs have heavy tails; ``x``: training rows."""
+    """Return the network with asinh before its inputs with heavy tails, learnt from rows ``x``."""
     columns = tuple(j for j in range(x.shape[1]) if is_heavy(x[:, j]))
     if not columns:
         return network

@@ -1,8 +1,8 @@
-"""From an assembled model to its result: inference, progress, checkpoints, and the final verdict.
+"""Fits an assembled model: inference, progress, checkpoints, and the final verdict.
 
 A checkpoint is used only by a fit with the same data, model, settings and version of the library.
 
-Where a network adds nothing, the linear mixed model takes its place, with a verdict that says so.
+If a network adds nothing, the linear mixed model takes its place, with a verdict that says so.
 The features of a network with a skip connection are ``(1, x, size h(x) / sqrt(width))``. A size
 near zero leaves a linear model, which its own recipe fits better: with a full covariance, draws
 corrected by importance weights, and coefficients of the columns themselves.
@@ -52,25 +52,27 @@ if TYPE_CHECKING:
 
 
 NO_MATTER = ("verbose", "devices")
-"""Settings that do not decide the course; of devices their number does."""
+"""Settings that a checkpoint may differ in; the number of devices is compared separately."""
 EVERY = 300.0
-"""Seconds between checkpoints."""
+"""Default number of seconds between checkpoints."""
 WORTH_SLOPES = 2.0
-"""Nats of log evidence by which slopes have to be ahead: where it is a draw, fewer effects predict
-new groups better."""
+"""The advantage in log evidence, in nats, that slopes must have: in a close call, fewer effects
+predict new groups better."""
 
 
 class Kept(NamedTuple):
-    """Where and how often a fit keeps checkpoints."""
+    """Where and how often a fit saves checkpoints."""
 
     directory: str | os.PathLike
     every: float
 
     @staticmethod
     def of(checkpoint: str | os.PathLike | None, every: float) -> "Kept | None":
-        """What the caller of ``fit`` asked for."""
+        """Return what the caller of ``fit`` asked for, None if no checkpoints."""
         if isinstance(every, bool) or not isinstance(every, numbers.Real) or not every >= 0:
-            raise DataError(f"every={every!r}: give seconds between checkpoints, 0 or more.")
+            raise DataError(
+                f"every={every!r}: it must be the seconds between checkpoints, 0 or more."
+            )
         return None if checkpoint is None else Kept(checkpoint, float(every))
 
 
@@ -85,10 +87,11 @@ def inferred(
     held_out: Rows | None = None,
     kept: Kept | None = None,
 ) -> Inference:
-    """By the method of an estimator's ``settings``.
+    """Fit a model by the method that an estimator's ``settings`` name.
 
-    ``batch_groups``: groups per step, None for all; ``resume``: where an interrupted run goes on;
-    ``held_out``: rows that a stopping rule watches; ``kept``: where checkpoints go.
+    ``batch_groups`` is the number of groups per step, None for all. ``resume`` is the position of
+    an interrupted run to continue from, ``held_out`` the rows of a stopping rule, and ``kept`` says
+    where to save checkpoints.
     """
     seed = choose_seed(settings.random_state)
     if settings.method in BASELINES:
@@ -118,7 +121,7 @@ def inferred(
 
 
 def judged(posterior: MixedPosterior) -> MixedPosterior:
-    """With a verdict that also knows what the optimiser does not see."""
+    """Extend the verdict by what the optimiser cannot see."""
     if (cause := _why_unusable(posterior)) is not None:
         verdict = Verdict(Status.FAILED, cause)
         inference = dataclasses.replace(posterior.inference, verdict=verdict)
@@ -128,7 +131,7 @@ def judged(posterior: MixedPosterior) -> MixedPosterior:
 
 
 def _why_unusable(posterior: MixedPosterior) -> Cause | None:
-    """What makes a result useless although the optimiser is satisfied."""
+    """Return why a result cannot be used although the optimiser is satisfied, None if it can."""
     if posterior.features_are_constant():
         return Cause.CONSTANT_FEATURES
     good = posterior.inference.converged
@@ -138,7 +141,7 @@ def _why_unusable(posterior: MixedPosterior) -> Cause | None:
 def with_checkpoints(
     kept: Kept, estimator: Estimator, model: MixedModel, data: Data
 ) -> dict[str, Any]:
-    """The settings of ``infer`` with which a fit continues from its checkpoints."""
+    """Return the settings of ``infer`` that save checkpoints and continue from the newest."""
     checkpoints = _checkpoints_of(kept, estimator, model, data)
     return {"keep": checkpoints.offer, "resume": checkpoints.newest()}
 
@@ -148,8 +151,8 @@ def _checkpoints_of(kept: Kept, estimator: Estimator, model: MixedModel, data: D
     state = settings["random_state"]
     if state is not None and not isinstance(state, numbers.Integral):
         raise DataError(
-            f"checkpoint with random_state={state!r}: give an integer, which a later process can "
-            "repeat."
+            f"random_state={state!r}: with checkpoint it must be an integer, which a later process "
+            "can repeat."
         )
     facts = {name: repr(value) for name, value in settings.items() if name not in NO_MATTER}
     mesh = mesh_of(settings["devices"])
@@ -179,9 +182,9 @@ def _fingerprint(tree: Any) -> str:
 
 
 class FitProgress:
-    """One line per stage on stderr: steps done, noisy ELBO, steps per second, time.
+    """Shows one line per stage on stderr: steps done, noisy ELBO, steps per second, time.
 
-    ``jacobian``: what the ELBO as fitted exceeds that of the raw data by.
+    ``jacobian`` is by how much the ELBO on the fitted scale exceeds that of the raw data.
     """
 
     def __init__(self, jacobian: float = 0.0) -> None:
@@ -212,16 +215,16 @@ class FitProgress:
         tb: TracebackType | None,
     ) -> None:
         for task in self._tasks.values():
-            # A stage that stopped early has reached its aim: show it as finished.
+            # A stage that stopped early has reached its goal and is shown as finished.
             self._bar.update(task, total=self._bar.tasks[task].completed)
         self._bar.stop()
 
     def __call__(self, stage: str, step: int, num_steps: int, trace: Info) -> None:
-        """Show where a stage is."""
+        """Show the progress of a stage."""
         now = time.perf_counter()
         if stage not in self._tasks:
             self._tasks[stage] = self._bar.add_task(stage, total=num_steps, state="")
-            # What came before the first report was compiled, or run before an interruption.
+            # Time before the first report was spent on compiling, or before an interruption.
             self._first[stage] = (step, now)
         recent = np.asarray(trace.log_target[-10:]) - np.asarray(trace.log_q[-10:])
         state = f"noisy ELBO {recent.mean() - self._jacobian:.2f}"
@@ -232,19 +235,19 @@ class FitProgress:
 
 
 def size_if_nothing(posterior: MixedPosterior) -> float | None:
-    """The size of a network that adds nothing; None if it does, or has no size."""
+    """Return the size of a network that adds nothing, None if it adds something or has no size."""
     found = params_at(posterior.model, posterior.data, posterior.inference.q.centre)
     return posterior.model.trunk.size_of(found.weights) if posterior.model.given_up(found) else None
 
 
 def adopt_linear(estimator: "MixedEstimator", size: float, X: Any, y: Any, counts: Any) -> None:
-    """Make the better of the linear models that the network contains the estimator's result.
+    """Replace the estimator's result by the best linear model that the network contains.
 
-    Intercepts by group, or slopes as well if the log evidence is clearly for them. Where none is
-    fitted well, the network stays.
+    It has intercepts by group, and slopes as well if the log evidence is clearly for them. If no
+    linear model converges, the network stays.
     """
     found = []
-    with warnings.catch_warnings():  # the network's fit has said what there is to say
+    with warnings.catch_warnings():  # the network's fit has issued these warnings already
         warnings.simplefilter("ignore")
         for settings in _candidates(estimator):
             linear = copied(estimator).set_params(hidden=(), trunk=None, verbose=False, **settings)
@@ -264,10 +267,10 @@ def adopt_linear(estimator: "MixedEstimator", size: float, X: Any, y: Any, count
 
 
 def _candidates(estimator: "MixedEstimator") -> Iterator[dict[str, Any]]:
-    """Settings of the linear models."""
+    """Yield the settings of the linear models to try."""
     priors, random = estimator.priors, estimator.random
     scales = () if priors is None else (priors.coef_sd, getattr(priors.effects, "scale", 1.0))
-    if any(isinstance(scale, tuple) for scale in scales):  # one for each feature of the network
+    if any(isinstance(scale, tuple) for scale in scales):  # one per feature of the network
         return
     if estimator.formula is not None:
         yield {}
@@ -298,7 +301,7 @@ def _candidates(estimator: "MixedEstimator") -> Iterator[dict[str, Any]]:
 
 
 def clearly_best(models: list[Any]) -> Any:
-    """The first of the models, unless the evidence is clearly for another."""
+    """Return the first of the models, unless the evidence is clearly for another."""
 
     def support(linear: Any) -> float:
         evidence = float(np.nan_to_num(linear.log_evidence_, nan=-np.inf))
@@ -308,7 +311,7 @@ def clearly_best(models: list[Any]) -> Any:
 
 
 def told_of_nothing(posterior: MixedPosterior, size: float, **facts: float) -> MixedPosterior:
-    """With a verdict that says that the network adds nothing."""
+    """Add to the verdict that the network adds nothing."""
     verdict = posterior.inference.verdict
     verdict = verdict._replace(facts={**verdict.facts, "network_size": size, **facts})
     return posterior._replace(inference=dataclasses.replace(posterior.inference, verdict=verdict))

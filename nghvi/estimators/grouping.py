@@ -1,4 +1,4 @@
-"""The grouping factors of an estimator: how they are chosen, which designs are refused or odd."""
+"""The grouping factors of an estimator: how they are chosen, and which designs are refused."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from nghvi.data.elimination import Pattern
 from nghvi.data.frame import Column, DataError, Group
 
 MOST_SHOWN = 3
-"""Parts of a design, or levels of a part, that a warning names."""
+"""How many parts of a design, or levels of a part, a warning names."""
 
 
 class Term(NamedTuple):
@@ -21,25 +21,25 @@ class Term(NamedTuple):
 
     group: str
     random: Any
-    """As in a setting: "auto", "intercept", "all" or names of features."""
+    """As in the setting: "auto", "intercept", "all" or names of features."""
     covariance: str
 
 
 def chosen_group(group: Any) -> Group:
-    """The setting: a column, or several of them; one in a list is itself."""
+    """Return the setting as a column or a tuple of columns; a list of one is that column."""
     if not isinstance(group, list | tuple):
         return group
     columns: tuple[Column, ...] = tuple(group)
     if not columns:
-        raise DataError("group=[]: name a column, or several, or give group=None for no groups.")
+        raise DataError("group=[]: name one column or several, or use group=None for no groups.")
     twice = next((column for column in columns if columns.count(column) > 1), None)
     if twice is not None:
-        raise DataError(f"group={list(group)!r} names {twice!r} twice: name every factor once.")
+        raise DataError(f"group={list(group)!r} names {twice!r} twice; name every factor once.")
     return columns[0] if len(columns) == 1 else columns
 
 
 def terms_of(settings: Any, group: Group) -> tuple[Term, ...]:
-    """From settings without a formula; empty unless there are several factors."""
+    """Return the terms of settings without a formula; none unless there are several factors."""
     if not isinstance(group, tuple):
         return ()
     return tuple(
@@ -49,7 +49,7 @@ def terms_of(settings: Any, group: Group) -> tuple[Term, ...]:
 
 
 def random_of(random: Any, group: Group, factor: Column | None) -> Any:
-    """The setting ``random`` of one factor: given under its name, or the same for all."""
+    """Return the setting ``random`` of one factor, given by its name or for all factors."""
     if not isinstance(random, Mapping):
         return random
     known = [str(each) for each in (group if isinstance(group, tuple) else (group,))]
@@ -63,15 +63,15 @@ def random_of(random: Any, group: Group, factor: Column | None) -> Any:
 
 
 def check_supported(settings: Any, terms: tuple[Term, ...], deep: bool, response: Response) -> None:
-    """Refuse up front what several factors do not go with."""
+    """Raise an error if settings cannot be combined with several factors."""
     if not terms:
         return
     factors = " and ".join(repr(term.group) for term in terms)
     if deep and not response.conjugate:
         raise DataError(
             f"hidden layers with several grouping factors ({factors}) need a Gaussian response "
-            f"without weights, not {response.name!r}: keep one factor, or leave hidden (and trunk) "
-            "out."
+            f"without weights, not {response.name!r}; keep one factor, or leave out hidden (and "
+            "trunk)."
         )
     given: dict[str, Any] = {"method": "auto", "batch_groups": None, "devices": None}
     if not response.conjugate:
@@ -80,7 +80,7 @@ def check_supported(settings: Any, terms: tuple[Term, ...], deep: bool, response
         value = getattr(settings, name)
         if value != usual and not (name == "batch_groups" and value == "auto"):
             raise DataError(
-                f"{name}={value!r} with several grouping factors ({factors}) is not supported: "
+                f"{name}={value!r} with several grouping factors ({factors}) is not supported; "
                 f"leave {name} out, or keep one factor."
             )
 
@@ -88,15 +88,15 @@ def check_supported(settings: Any, terms: tuple[Term, ...], deep: bool, response
 def check_design(
     codes: np.ndarray, terms: tuple[Term, ...], random: tuple[tuple[int, ...], ...], groups: Mapping
 ) -> None:
-    """Complain of factors that cannot be told apart, and point at designs that hardly were meant.
+    """Refuse factors that cannot be told apart, and warn of designs that were probably not meant.
 
-    ``codes``: the level of every row; ``random``: columns with effects of every factor.
+    ``codes`` are the levels of every row, ``random`` the columns with effects of every factor.
     """
     levels = [len(groups[term.group]) for term in terms]
     for f, term in enumerate(terms):
         if levels[f] == len(codes):
             warn(
-                f"group column {term.group!r}: every row is its own group, so its effects and "
+                f"group column {term.group!r}: every row is its own group, so that its effects and "
                 "noise cannot be told apart: some parameters are determined by the prior alone."
             )
         for g in range(f):
@@ -106,14 +106,14 @@ def check_design(
             if same and levels[f] == levels[g] == cells:
                 raise DataError(
                     f"the factors {terms[g].group!r} and {term.group!r} divide the rows in the "
-                    "same way, so their effects cannot be told apart: leave one of them out."
+                    "same way, so that their effects cannot be told apart; leave one of them out."
                 )
 
 
 def _check_pair(
     first: np.ndarray, second: np.ndarray, terms: tuple[Term, Term], groups: Mapping
 ) -> None:
-    """Warn of two crossed factors whose levels fall into parts that never meet."""
+    """Warn if the levels of two crossed factors fall into parts that never meet."""
     names = [term.group for term in terms]
     sizes = [len(groups[name]) for name in names]
     meeting = coo_array((np.ones(len(first)), (first, sizes[0] + second)), shape=(sum(sizes),) * 2)
@@ -130,8 +130,8 @@ def _check_pair(
     more = f"; and {number - MOST_SHOWN} more" if number > MOST_SHOWN else ""
     warn(
         f"levels of {names[0]!r} and {names[1]!r} fall into {number} parts that never meet "
-        f"({'; '.join(shown)}{more}): differences between parts are shared out among the factors "
-        "by their variances alone."
+        f"({'; '.join(shown)}{more}), so that only the variances of the factors decide how "
+        "differences between parts are divided among them."
     )
 
 

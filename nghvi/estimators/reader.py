@@ -1,11 +1,11 @@
-"""How a user's rows become those of a model: the one way in, for fits, predictions and checks.
+"""Turns a user's rows into those of a model: the one way in for fits, predictions and checks.
 
-A formula, or settings where there is none, say what the columns of a data frame or an array mean::
+A formula or, if there is none, settings say what the columns of a data frame or an array mean::
 
     data -> table (inputs by name, labels of groups) -> scaled inputs and codes of groups
 
-Everything on the way is learnt at the fit and kept in a :class:`RowReader`; :func:`raw_responses`
-is the way back.
+All that this takes is learnt at the fit and kept in a :class:`RowReader`. :func:`raw_responses` is
+the way back.
 """
 
 from collections.abc import Container
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from nghvi.estimators._base import MixedEstimator
 
 DRAWS = 200
-"""That predictions are made with, unless told otherwise."""
+"""Default number of draws for predictions."""
 DIGITS_OF_BOUNDS = 12
+"""Decimals of a bound that survive scaling."""
 MISSING = ("error", "drop", "indicator")
 WHICH = ("known", "population", "zero")
 SCATTERED = {
@@ -58,11 +59,11 @@ SCATTERED = {
     "_commonest": "commonest",
     "classes_": "classes",
 }
-"""Attributes of an estimator of earlier versions, and where they are now."""
+"""Attributes of estimators of earlier versions, and the fields that hold them now."""
 
 
 def complete_rows(settings: Any, X: Any, y: Any, counts: Any = None) -> Complete:
-    """Rows with a response; those with missing cells are left out if the settings say so."""
+    """Return rows and responses, without those that have missing cells if missing='drop'."""
     if settings.missing not in MISSING:
         raise DataError(f"missing={settings.missing!r}: choose 'error', 'drop' or 'indicator'.")
     if settings.missing != "drop":
@@ -72,33 +73,33 @@ def complete_rows(settings: Any, X: Any, y: Any, counts: Any = None) -> Complete
 
 
 class RowReader(NamedTuple):
-    """What the columns of the data mean to a model, as its fit has learnt it."""
+    """What the columns of the data mean to a model, as learnt at its fit."""
 
     estimator: str
-    """The class that messages name."""
+    """Name of the estimator's class, for messages."""
     spec: Spec
     facts: RowFacts
-    """What settings state about every row."""
+    """Facts about every row that the settings state."""
     design: Design | None
-    """What a formula has learnt; None without a formula."""
+    """What a formula learnt; None without a formula."""
     inputs: tuple[str, ...]
-    """Columns that the model reads, by name."""
+    """Names of the columns that the model reads."""
     columns: tuple[Any, ...] | None
-    """Names of the columns of the data, the group's included; None if they had none."""
+    """Names of the columns of the data, including the group; None if they had none."""
     classes: np.ndarray | None
-    """That the response names; None if it holds numbers."""
+    """Classes of the response; None if it holds numbers."""
     raw_quantiles: pd.DataFrame | None = None
-    """Of the numbers among the columns that a formula reads."""
+    """Quantiles of the numeric columns that a formula reads."""
     commonest: dict[str, Any] | None = None
-    """Value of each of the others."""
+    """Most common value of each other column that a formula reads."""
     coding: Coding | None = None
-    """What the inputs are without a formula; None stands for numbers all of them."""
+    """How inputs are coded without a formula; None means that all are numbers."""
     group: Group = None
-    """The columns of groups that the settings name: those of ``spec`` but for pooled categories."""
+    """Group columns that the settings name: those of ``spec`` without pooled categories."""
 
     @staticmethod
     def of(settings: Any, X: Any, response: Response) -> "RowReader":
-        """From the settings of an estimator and training data; None for data on disk."""
+        """Learn a reader from an estimator's settings and training data, None for data on disk."""
         facts, name = RowFacts.of(settings), type(settings).__name__
         design, coding, group = None, None, chosen_group(settings.group)
         indicator = settings.missing == "indicator"
@@ -118,7 +119,7 @@ class RowReader(NamedTuple):
 
     @staticmethod
     def gathered(estimator: "MixedEstimator") -> "RowReader":
-        """From the attributes among which earlier versions scattered it; they are removed."""
+        """Make a reader from the attributes of an estimator of an earlier version; remove them."""
         kept = estimator.__dict__
         parts = {new: kept.pop(old) for old, new in SCATTERED.items() if old in kept}
         kept.pop("groups_", None)  # the posterior has them
@@ -131,30 +132,30 @@ class RowReader(NamedTuple):
         return instance(RowReader, {"classes": None, **parts, **others})
 
     def with_inputs_of(self, source: Source) -> "RowReader":
-        """With the columns that new data are compared with."""
+        """Return the reader with the columns of the fit, which new data are compared with."""
         return self._replace(inputs=source.inputs, columns=source.columns)
 
     @property
     def num_columns(self) -> int:
-        """Of the data that are expected."""
+        """Number of columns that new data must have."""
         if self.columns is not None:
             return len(self.columns)
         return len(self._coding.inputs) + self._num_grouped
 
     @property
     def _num_grouped(self) -> int:
-        """Columns that settings name as groups."""
+        """Number of columns that the settings name as groups."""
         group = self._group
         return len(group) if isinstance(group, tuple) else int(group is not None)
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """Columns of the data that are bounds, which may be infinite."""
+        """Columns of the data that hold censoring bounds, which may be infinite."""
         return self.facts.bounds if self.design is None else bounds_of(self.design.formula)
 
     @property
     def group_columns(self) -> tuple[Any, ...]:
-        """Columns of the data that say which rows belong together."""
+        """Columns of the data that hold group labels."""
         if self.design is not None:
             return parse(self.design.formula).group_columns
         group = self.spec.group
@@ -162,23 +163,23 @@ class RowReader(NamedTuple):
 
     @property
     def may_lack(self) -> Container[str]:
-        """Columns in which cells may be missing, since some were at the fit."""
+        """Columns in which cells may be missing, because some were missing at the fit."""
         return (self._coding if self.design is None else self.design).gaps.fillings
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """Inputs that are columns of numbers of the data as they are, without a formula."""
+        """Inputs of a model without a formula that are numeric columns of the data."""
         coding = self._coding
         return tuple(n for n in coding.inputs if n not in coding.levels and n not in coding.pooled)
 
     def moved(self, name: str, value: float) -> dict[str, float]:
-        """Columns of the model where one of :attr:`numbers` is known to have a value."""
+        """Return the model's columns, by name, that one of :attr:`numbers` with this value sets."""
         told = self._coding.gaps.indicator_of(name)
         return {name: value} | ({} if told is None else {told: 0.0})
 
     @property
     def _coding(self) -> Coding:
-        """Of a model on disk, or of an earlier version, whose inputs are numbers, as well."""
+        """The coding; for data on disk and models of earlier versions all inputs are numbers."""
         if self.coding is not None:
             return self.coding
         known = len(self.inputs) - len(self.facts.stated)
@@ -189,7 +190,7 @@ class RowReader(NamedTuple):
         return self.spec.group if self.coding is None else self.group
 
     def table(self, X: Any, *, grouped: bool = True) -> Table:
-        """Inputs and labels; ``grouped``: whether the group column must be there."""
+        """Return inputs and group labels of rows; ``grouped`` requires the group column."""
         if self.design is not None:
             return self.design.table(X, grouped=grouped)
         group = self._group
@@ -206,7 +207,7 @@ class RowReader(NamedTuple):
         return table if needed else table._replace(group=None)
 
     def read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
-        """Training or validation data and their responses, checked."""
+        """Return training or validation data and their responses, checked."""
         table = self.table(X)
         if self.design is not None:
             y = response_given(self.design.formula, X, y)
@@ -214,17 +215,17 @@ class RowReader(NamedTuple):
             raise DataError(f"{self.estimator} requires y to be passed, but the target y is None.")
         response = read_response(y, len(table.values), self.response_name(y))
         if len(response) == 1:
-            raise DataError("X has one row (n_samples=1): a fit needs more.")
+            raise DataError("X has only one row (n_samples=1), but a fit needs more.")
         return table, response
 
     def scaled(self, table: Table, scaling: Scaling) -> np.ndarray:
-        """The columns of the model, from those of a table."""
+        """Return the columns of the model on the fitted scale, from those of a table."""
         return scaling.apply(add_intercept(table.values, self.spec.intercept))
 
     def request(
         self, posterior: MixedPosterior, X: Any, which: str = "known", draws: int = 1, seed: int = 0
     ) -> Request:
-        """Rows to predict; ``which``: the effects to predict with."""
+        """Return a request for predictions; ``which`` says which effects to predict with."""
         if which not in WHICH:
             raise DataError(f"which={which!r}: choose one of {', '.join(map(repr, WHICH))}.")
         check_counts(optional=False, draws=draws)
@@ -246,12 +247,12 @@ class RowReader(NamedTuple):
         draws: int = 1,
         seed: int = 0,
     ) -> tuple[Request, np.ndarray]:
-        """Rows to predict, and their responses on the fitted scale."""
+        """Return a request for predictions, and the observed responses on the fitted scale."""
         request = self.request(posterior, X, which, draws, seed)
         return request, self.responses(posterior, request.x, y)
 
     def responses(self, posterior: MixedPosterior, x: np.ndarray, y: Any) -> np.ndarray:
-        """Observations of rows that are on the fitted scale, brought there and checked."""
+        """Return observed responses on the fitted scale, checked; ``x`` are their scaled rows."""
         name = self.response_name(y)
         raw = self.values(read_response(y, len(x), name), name)
         values, response = posterior.scaling.apply_response(raw), posterior.response_of(x)
@@ -261,19 +262,19 @@ class RowReader(NamedTuple):
         return values
 
     def values(self, response: np.ndarray, name: str = "y") -> np.ndarray:
-        """Responses, of that name, as numbers."""
+        """Return responses as numbers; ``name`` is that of the response, for messages."""
         known = self.classes
         return measurements(response, name) if known is None else places_of(response, known)
 
     def response_name(self, y: Any = None) -> str:
-        """What messages call the response: the left side of a formula, or the name that y has."""
+        """Return the name of the response: the left-hand side of a formula, or the name of y."""
         if self.design is not None:
             return parse(self.design.formula).response
         name = getattr(y, "name", None)
         return name if isinstance(name, str) and name else "y"
 
     def response_column(self, X: Any, y: Any) -> Any:
-        """The response as it came: y, or the column that the formula names."""
+        """Return the response as it was passed: y, or the column that the formula names."""
         name = self.response_name()
         return X[name] if y is None and name in column_names(X) else y
 
@@ -281,9 +282,9 @@ class RowReader(NamedTuple):
 def read_to_fit(
     settings: Any, X: Any, y: Any, counts: Any, response: Response
 ) -> tuple[RowReader, Source]:
-    """Training data, and how further rows are read.
+    """Read training data; return a reader for further rows, and the source of these.
 
-    ``settings``: an estimator; ``X``, ``y``, ``counts``: as its ``fit`` takes them.
+    ``settings`` is an estimator; ``X``, ``y`` and ``counts`` are the arguments of its ``fit``.
     """
     if isinstance(X, GroupedDataset):
         return _read_from_disk(settings, X, y, response)
@@ -324,25 +325,25 @@ def _read_from_disk(
 def read_held_out(
     settings: Any, reader: RowReader, given: tuple[Any, Any], scaling: Scaling, groups: Groups
 ) -> Rows:
-    """Rows that a stopping rule watches; rows of groups without training data are left out."""
+    """Read the rows of a stopping rule; rows of groups without training data are left out."""
     table, y = reader.read(*complete_rows(settings, *given)[:2])
     x, y = reader.scaled(table, scaling), scaling.apply_response(reader.values(y))
     return rows_of_known_groups(x, y, cast(Any, table.group), cast(np.ndarray, groups))
 
 
 def raw_responses(posterior: MixedPosterior, request: Request, values: np.ndarray) -> np.ndarray:
-    """Responses on the scale of the data; those at a bound are exactly that."""
+    """Return responses on the scale of the data; those at a bound equal it exactly."""
     scaling, raw = posterior.scaling, posterior.scaling.raw_response(values)
     if posterior.model.num_facts and posterior.model.response.facts_like_response:
         for bound in request.x[:, -posterior.model.num_facts :].T:
-            # On the way to the fitted scale and back a bound changes in its last digit.
+            # Scaling a bound and back changes its last digits.
             stated = np.round(scaling.raw_response(bound), DIGITS_OF_BOUNDS)
             raw = np.where(values == bound, stated, raw)
     return raw
 
 
 def _codes(posterior: MixedPosterior, table: Table, group: Any, which: str) -> np.ndarray:
-    """Places of the groups among the known ones; a column per factor if there are several."""
+    """Return the positions of groups among the known ones, a column per factor if several."""
     n, labels, known = len(table.values), table.group, posterior.names.labels
     if not isinstance(known, dict):
         number = sum(part.num_groups for part in posterior.parts)
@@ -362,9 +363,9 @@ def _codes(posterior: MixedPosterior, table: Table, group: Any, which: str) -> n
 def _numbered(
     labels: np.ndarray, levels: np.ndarray | None, num_known: int, name: Any, which: str
 ) -> np.ndarray:
-    """Places among the levels; unseen groups are numbered after them, and so share effects.
+    """Return positions among the levels; unseen groups have the numbers after these, one each.
 
-    ``levels``: None where all groups are to be unseen.
+    With ``levels=None`` all groups count as unseen.
     """
     codes = np.full(len(labels), -1) if levels is None else encode_groups(labels, levels)
     if which == "known" and levels is not None:

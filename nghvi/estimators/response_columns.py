@@ -1,9 +1,9 @@
-"""The response as numbers, and what the settings state about it in every row.
+"""The response as numbers, and the facts about every row that the settings state.
 
-Measurements stay as they are; a class becomes its place among the classes. A row may also have
-trials, an exposure, bounds or a weight (:class:`RowFacts`). Each of these is a number, the same for
-all rows, or the name of a column, which is then not an input. The table that a model reads has them
-last, in the order in which a formula's design has them::
+Measurements stay as they are; a class becomes its position among the classes. A row may also have
+trials, an exposure, bounds or a weight (:class:`RowFacts`). Each of these is a number for all rows,
+or the name of a column, which is then not an input. They are the last columns of the table that a
+model reads, in the same order as in a formula's design::
 
     inputs, log exposure (coefficient 1), facts of the response
 """
@@ -29,19 +29,25 @@ from nghvi.data.frame import (
 from nghvi.data.missing import KNOWN, check_there
 
 MOST_CLASSES = 50
+"""The most ordered classes; a response with more is probably a measurement."""
 SETTINGS = ("trials", "exposure", "censored", "weights")
+"""The settings that state facts about the rows."""
 IN_FORMULA = {
     "trials": "'y | trials({0}) ~ ...'",
     "weights": "'y | weights({0}) ~ ...'",
     "exposure": "'... + exposure({0})'",
     "censored": "'censored(y, {0}, {1}) ~ ...'",
 }
+"""How a formula states the same."""
 
 
 def learn_classes(
     y: np.ndarray, order: np.ndarray | None, response: Response, name: str = "y"
 ) -> np.ndarray:
-    """The classes among training responses of that name; ``order``: all, as the data state it."""
+    """Return the classes among training responses, in their order.
+
+    ``order`` lists all classes if the data state their order; ``name`` is that of the response.
+    """
     classes = _distinct(y)
     number = f"{len(classes)} class{'' if len(classes) == 1 else 'es'}"
     continuous = y.dtype.kind == "f" and (y != np.round(y)).any()
@@ -50,23 +56,23 @@ def learn_classes(
             raise DataError(
                 "Only binary classification is supported. "
                 f"{name} {'is continuous and ' if continuous else ''}has {number} "
-                f"({', '.join(map(str, classes[:5]))}): a binary response needs "
-                "exactly two; ordered classes are response='ordered-logit' or "
-                "'ordered-probit', numbers are for MixedRegressor."
+                f"({', '.join(map(str, classes[:5]))}), but a binary response needs "
+                "exactly two. For ordered classes use response='ordered-logit' or "
+                "'ordered-probit', for numbers MixedRegressor."
             )
         return classes
     if len(classes) < 2 or continuous or len(classes) > MOST_CLASSES:
         raise DataError(
-            f"{name} {'is continuous and ' if continuous else ''}has {number}: "
-            f"ordered classes are at least two and at most {MOST_CLASSES}; for numbers use "
+            f"{name} {'is continuous and ' if continuous else ''}has {number}, but there must "
+            f"be at least two and at most {MOST_CLASSES} ordered classes; for numbers use "
             "MixedRegressor."
         )
     if order is not None:
         return order
     if classes.dtype.kind not in "biuf":
         warn(
-            f"the classes of {name} are text, so their order is taken to be that of the alphabet: "
-            f"{' < '.join(map(str, classes))}; to state it give an ordered category, "
+            f"the classes of {name} are text, so that their order is assumed to be alphabetical: "
+            f"{' < '.join(map(str, classes))}. To state another, pass an ordered category, "
             "pandas.Categorical(y, categories=[...], ordered=True)."
         )
     return classes
@@ -78,48 +84,49 @@ def _distinct(y: np.ndarray) -> np.ndarray:
     except TypeError:  # values that have no order, such as 1 and "a"
         kinds = ", ".join(sorted({type(value).__name__ for value in y}))
         raise DataError(
-            f"y mixes labels of several kinds ({kinds}): give labels of one kind, for example "
+            f"y mixes labels of several kinds ({kinds}); convert them to one kind, for example by "
             "y.astype(str)."
         ) from None
 
 
 def places_of(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """The place of every response among the classes of the fit."""
+    """Return the position of every response among the classes of the fit."""
     found = y[:, None] == classes
     unknown = ~found.any(axis=1)
     if unknown.any():
-        raise DataError(f"y holds {y[unknown][0]!r}, which is not a class of the fit ({classes}).")
+        shown = ", ".join(map(str, classes))
+        raise DataError(f"y holds {y[unknown][0]!r}, which is not a class of the fit ({shown}).")
     return np.argmax(found, axis=1).astype(float)
 
 
 def measurements(y: np.ndarray, name: str = "y") -> np.ndarray:
-    """Responses, of that name, that are numbers already."""
+    """Return responses as floats, or raise an error if they are not numbers."""
     if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):
         y = y.astype(float)
     if y.dtype.kind not in "fiub":
         raise DataError(
-            f"{name} holds {y.dtype} values: a regression needs numbers; for two classes use "
+            f"{name} holds {y.dtype} values, but a regression needs numbers; for two classes use "
             "MixedClassifier, or response='probit' with a formula."
         )
     return y.astype(float)
 
 
 class RowFact(NamedTuple):
-    """One of them."""
+    """One fact that a setting states about every row."""
 
     setting: str
     name: str
-    """What it is to the response, such as "lower"; "exposure" is to the model."""
+    """What the response calls it, such as "lower"; "exposure" concerns the model instead."""
     said: Any
-    """A number, or the name of a column."""
+    """A number for all rows, or the name of a column."""
 
     @property
     def label(self) -> str:
-        """The name of its column in a table."""
+        """The name of the fact's column in a table."""
         return f"{self.name}({self.said})"
 
     def values(self, columns: dict[str, np.ndarray], num_rows: int) -> np.ndarray:
-        """Of every row."""
+        """Return the fact for every row; an exposure as its logarithm, bounds as finite ones."""
         if not isinstance(self.said, str):
             found = np.full(num_rows, float(self.said))
         else:
@@ -132,20 +139,20 @@ class RowFact(NamedTuple):
     def _log(self, found: np.ndarray) -> np.ndarray:
         if (none := found <= 0).any():
             raise DataError(
-                f"exposure={self.said!r} holds {offenders(found, none)}: an exposure must be above "
-                "0; leave rows without exposure out."
+                f"exposure={self.said!r} holds {offenders(found, none)}; an exposure must be above "
+                "0, so leave out rows without exposure."
             )
         return np.log(found)
 
 
 class RowFacts(NamedTuple):
-    """All that the settings of an estimator state."""
+    """All facts about the rows that the settings of an estimator state."""
 
     stated: tuple[RowFact, ...]
 
     @staticmethod
     def of(settings: Any) -> "RowFacts":
-        """From an estimator; beside a formula, which says the same, they are refused."""
+        """Read the facts from an estimator; a formula has to state them itself."""
         found = []
         for setting in SETTINGS:
             if (said := getattr(settings, setting)) is None:
@@ -155,45 +162,46 @@ class RowFacts(NamedTuple):
             if settings.formula is not None:
                 written = IN_FORMULA[setting].format(*pair)
                 raise DataError(
-                    f"{setting}={said!r} beside a formula: write {written} in the formula."
+                    f"{setting}={said!r} cannot be combined with a formula; write {written} in the "
+                    "formula instead."
                 )
             names = ("lower", "upper") if setting == "censored" else (setting,)
             found += [RowFact(setting, *each) for each in zip(names, pair, strict=True)]
-        # The offset stands before what the response knows.
+        # The offset comes before the facts of the response.
         return RowFacts(tuple(sorted(found, key=lambda fact: fact.setting != "exposure")))
 
     @property
     def known_coef(self) -> tuple[float, ...]:
-        """Coefficients that are not estimated."""
+        """Coefficients that are not estimated: 1 for an exposure."""
         return (1.0,) * sum(fact.setting == "exposure" for fact in self.stated)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the response is told of a row."""
+        """Names of the facts that the response reads."""
         return tuple(fact.name for fact in self.stated if fact.setting != "exposure")
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the data that are read for it."""
+        """Columns of the data that hold facts."""
         return tuple(dict.fromkeys(f.said for f in self.stated if isinstance(f.said, str)))
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """Those of them that are bounds, which may be infinite."""
+        """Columns of the data that hold censoring bounds, which may be infinite."""
         return tuple(name for name in self.columns if self.setting_of(name) == "censored")
 
     def setting_of(self, column: str) -> str:
-        """The setting that names the column."""
+        """Return the setting that names a column."""
         return next(fact.setting for fact in self.stated if fact.said == column)
 
     def cells(self, data: Any, group: Any, chosen: Iterable[str] | None = None) -> Cells:
-        """Inputs and groups of the data as they came; ``chosen``: inputs by name, all if None."""
+        """Read inputs and groups of the data; ``chosen`` names the inputs, None reads all."""
         if self.stated:
             self._check_columns(data, group)
         return read_cells(divide_columns(data, self.columns)[0], group, chosen)
 
     def beside(self, table: Table, data: Any) -> Table:
-        """The table with what is known about the rows after the inputs."""
+        """Return the table with the facts about the rows appended to its inputs."""
         if not self.stated:
             return table
         columns = divide_columns(data, self.columns)[1]
@@ -202,7 +210,7 @@ class RowFacts(NamedTuple):
         return table._replace(values=np.column_stack([table.values, *values]), names=names)
 
     def at(self, column: str, value: float) -> dict[str, float]:
-        """The columns of that table that are made of one of the data, where it has this value."""
+        """Return the facts in a table, by name, that a column of the data with this value gives."""
         made = (fact for fact in self.stated if fact.said == column)
         return {fact.label: fact.values({column: np.array([value])}, 1).item() for fact in made}
 
@@ -213,24 +221,24 @@ class RowFacts(NamedTuple):
                 continue
             shown = f"{fact.setting}: there is no column {fact.said!r}"
             if not there:
-                raise DataError(f"{shown}, since X is an array: give a data frame that has it.")
+                raise DataError(f"{shown}, since X is an array; pass a data frame that has it.")
             raise DataError(
-                f"{shown} in X, where predictions read it as the fit does; "
-                f"{suggest(fact.said, there)}."
+                f"{shown} in X, which both fits and predictions need; {suggest(fact.said, there)}."
             )
         for name in group if isinstance(group, tuple) else (group,):
             if name in self.columns:
                 raise DataError(
-                    f"column {name!r} holds the groups; it cannot say more of its rows."
+                    f"column {name!r} is the group column; {self.setting_of(name)} needs a column "
+                    "of its own."
                 )
 
 
 def _pair(said: Any) -> tuple[Any, Any]:
-    """Lower and upper bound, None standing for no bound."""
+    """Return lower and upper bound; None stands for no bound."""
     if not isinstance(said, list | tuple) or len(said) != 2:
         raise DataError(
-            f"censored={said!r}: give a pair (lower, upper), each a number, the name of a column "
-            "or None for no bound."
+            f"censored={said!r}: it must be a pair (lower, upper), each a number, the name of a "
+            "column, or None for no bound."
         )
     lower, upper = said
     return -np.inf if lower is None else lower, np.inf if upper is None else upper
@@ -241,6 +249,5 @@ def _check(setting: str, said: Any, each: tuple[Any, ...]) -> None:
         number = isinstance(one, numbers.Real) and not isinstance(one, bool | np.bool_)
         if not isinstance(one, str) and (not number or np.isnan(one)):
             raise DataError(
-                f"{setting}={said!r}: give the name of a column, or a number that holds for all "
-                "rows."
+                f"{setting}={said!r}: it must be the name of a column, or a number for all rows."
             )

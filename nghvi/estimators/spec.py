@@ -1,7 +1,7 @@
-"""What the model of a fit is made of, said once: by a formula, or by settings where there is none.
+"""What the model of a fit is made of, stated once: by a formula or, if there is none, by settings.
 
-Everything after :meth:`Spec.of` reads the spec and asks neither again. A setting beside a formula
-may repeat what the formula says; one that contradicts it is refused.
+Everything after :meth:`Spec.of` reads the spec instead of formula or settings. A setting may repeat
+what the formula says; one that contradicts it is refused.
 
 Default priors are stated in units of the data, so that they mean the same whatever the units are.
 """
@@ -44,39 +44,41 @@ from nghvi.posterior.mixed_posterior import Named
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 
 MOST_SLOPES = 20
-"""Inputs up to which a network's default effects include theirs."""
+"""The most varying inputs for which a network's default effects include the inputs."""
 GROUPS_OF_LEARNT = 50
-"""Groups from which on what a network learns has effects of its own."""
+"""The fewest groups for which what a network learns has effects by default."""
 SAID_BY_FORMULA = ("group", "random", "fit_intercept", "covariance", "formula")
-"""Settings that need not be shown beside a formula."""
+"""Settings that need not be shown if there is a formula."""
 
 
 class Spec(NamedTuple):
-    """Group, effects and fixed part."""
+    """Group, effects and fixed part of a model."""
 
     group: Group
     random: Any
     """"auto", "intercept", "all" or names of the features with effects."""
     covariance: str
     deep: bool
+    """Whether there is a network."""
     intercept: bool
-    """Whether a column of ones is added: a network has an intercept among its features."""
+    """Whether a column of ones is added; a network has an intercept among its features."""
     known_coef: tuple[float, ...] = ()
+    """Coefficients that are not estimated, those of the last inputs."""
     facts: tuple[str, ...] = ()
-    """What the last columns say about the rows for the response, such as their trials."""
+    """What the last columns tell the response about the rows, such as their trials."""
     terms: tuple[Term, ...] = ()
-    """The effects of every factor where there are several."""
+    """The effects of every factor; empty unless there are several factors."""
     pooled: tuple[str, ...] = ()
-    """The last of the factors: categories of many levels, which have intercepts."""
+    """Factors that are categories with many levels, which have intercepts; the last of all."""
 
     @staticmethod
     def of(
         settings: Any, design: Design | None, stated: RowFacts, pooled: tuple[str, ...] = ()
     ) -> "Spec":
-        """From an estimator's settings, and what its formula has learnt if it has one.
+        """Make a spec from an estimator's settings, and from its formula's design if there is one.
 
-        ``stated``: what the settings say about the rows; ``pooled``: categories whose levels are
-        groups.
+        ``stated`` are the facts about rows in the settings, ``pooled`` the categories whose levels
+        are groups.
         """
         deep = is_deep(settings.hidden, settings.trunk)
         group = chosen_group(settings.group)
@@ -112,32 +114,32 @@ class Spec(NamedTuple):
 
     @property
     def num_factors(self) -> int:
-        """How many columns say which rows belong together."""
+        """The number of grouping factors."""
         return len(self.terms) or int(self.group is not None)
 
     def _check_settings(self, settings: Any, syntax: Syntax, num_effects: tuple[int, ...]) -> None:
-        """Refuse settings that contradict the formula."""
+        """Raise an error if settings contradict the formula."""
         group = chosen_group(settings.group)
         if group is not None and group != syntax.group:
-            said = "no groups" if syntax.group is None else f"group={syntax.group!r}"
+            said = "that there are no groups" if syntax.group is None else f"group={syntax.group!r}"
             raise _contradiction(f"group={settings.group!r}", syntax, said)
         each = list(zip(syntax.factors, num_effects, strict=False))
         correlated = any(not factor.independent and number > 1 for factor, number in each)
         if settings.covariance == "diagonal" and correlated:
-            remedy = "correlated effects by '|' (write '||' for independent ones)"
+            remedy = "by '|' that effects are correlated (write '||' for independent ones)"
             raise _contradiction("covariance='diagonal'", syntax, remedy)
         if settings.covariance == "full" and any(factor.independent for factor, _ in each):
-            remedy = "independent effects by '||' (write '|' for correlated ones)"
+            remedy = "by '||' that effects are independent (write '|' for correlated ones)"
             raise _contradiction("covariance='full'", syntax, remedy)
         if not settings.fit_intercept and has_intercept(syntax):
-            remedy = "an intercept (write '0 +' after '~' to leave it out)"
+            remedy = "that there is an intercept (write '0 +' after '~' to leave it out)"
             raise _contradiction(f"fit_intercept={settings.fit_intercept!r}", syntax, remedy)
         if not _is_auto(settings.random) and (syntax.group is None or self.terms):
-            said = "the effects of every factor" if self.terms else "no effects"
+            said = "what varies by each factor" if self.terms else "that there are no effects"
             raise _contradiction(f"random={settings.random!r}", syntax, said)
 
     def effects(self, settings: Any, features: tuple[str, ...]) -> tuple[int, ...]:
-        """Indices of the features with effects."""
+        """Return the indices of the features with effects."""
         if self.terms:
             return sum(self.effects_by_factor(features), ())
         grouped, deep = self.group is not None, self.deep
@@ -145,19 +147,19 @@ class Spec(NamedTuple):
         if settings.formula is not None and not _is_auto(settings.random):
             asked = random_columns(settings.random, features, grouped=grouped, deep=deep)
             if asked != chosen:
-                said = f"effects of {', '.join(repr(features[j]) for j in chosen)}"
+                said = f"that effects are of {', '.join(repr(features[j]) for j in chosen)}"
                 raise _contradiction(f"random={settings.random!r}", parse(settings.formula), said)
         return chosen
 
     def effects_by_factor(self, features: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """The same of every factor; empty unless there are several."""
+        """Return the indices of every factor's features; empty unless there are several factors."""
         return tuple(
             random_columns(term.random, features, grouped=True, deep=False) for term in self.terms
         )
 
 
 class Structure(NamedTuple):
-    """The model but for the data: what a spec makes of named input columns."""
+    """A model without its data: what a spec makes of named input columns."""
 
     priors: Priors
     trunk: Trunk
@@ -166,12 +168,12 @@ class Structure(NamedTuple):
     known_coef: tuple[float, ...]
     facts: tuple[str, ...] = ()
     by_factor: tuple[tuple[int, ...], ...] = ()
-    """Features with effects of every factor, where there are several."""
+    """Features with effects of every factor; empty unless there are several factors."""
     effects_priors: tuple[InverseGamma | HalfT | WishartPrecision | HuangWand, ...] = ()
 
     @staticmethod
     def of(settings: Any, spec: Spec, names: tuple[str, ...], response: Response) -> "Structure":
-        """From a spec, the other settings of its estimator and the names of its inputs."""
+        """Make a structure from a spec, the estimator's other settings and the inputs' names."""
         check_counts(steps=settings.steps, n_starts=settings.n_starts)
         check_counts(batch_groups=settings.batch_groups)
         check_method(settings.method)
@@ -179,7 +181,9 @@ class Structure(NamedTuple):
         of_terms = tuple(choose_priors(settings.priors, t.covariance).effects for t in spec.terms)
         features = feature_names(names, spec.intercept)
         if not features:
-            raise DataError("there is no input column and no intercept: nothing to fit.")
+            raise DataError(
+                "there is neither an input column nor an intercept; add one of them to fit."
+            )
         trunk = choose_trunk(len(features), settings.hidden, settings.activation, settings.trunk)
         if spec.deep:
             skip = choose_skip(settings, response)
@@ -205,10 +209,11 @@ class Structure(NamedTuple):
     def with_usual_effects(
         self, spec: Spec, x: np.ndarray, codes: np.ndarray, groups: Groups
     ) -> "Structure":
-        """Which features have effects where that is left to a network; ``groups``: labels.
+        """Choose the features with effects if that is left to a network.
 
-        Of several factors the one with most levels has them as if it were the only one, the
-        others intercepts: curves by level of two factors would explain the same rows.
+        ``groups`` are the labels of groups. Of several factors, the one with the most levels has
+        the effects that it would have alone, and the others have intercepts: curves by level of
+        two factors would explain the same rows.
         """
         if isinstance(groups, dict):
             if not spec.deep:
@@ -228,12 +233,13 @@ class Structure(NamedTuple):
     def _usual(
         self, x: np.ndarray, codes: np.ndarray, num_groups: int, among: Iterable[int]
     ) -> tuple[int, ...]:
-        """Left to itself, a network has no effects of inputs that do not vary within groups.
+        """Return the features ``among`` these that have effects by default.
 
-        They would be effects of the group itself; nor of so many inputs that groups' covariance
-        matrices would cost more than the network; nor, where groups are few, of what it learns:
-        effects are integrated out and weights are not, so that a bound on the evidence prefers a
-        curve per group to one for all, and says nothing about new groups.
+        A network with a skip connection has no effects of inputs that do not vary within groups,
+        which would be effects of the group itself; nor of so many inputs that the groups'
+        covariance matrices would cost more than the network; nor, if there are few groups, of what
+        it learns. Effects are integrated out and weights are not, so that a bound on the evidence
+        prefers a curve per group to one for all, and says nothing about new groups.
         """
         if not isinstance(self.trunk, Skip):
             return tuple(among)
@@ -245,7 +251,7 @@ class Structure(NamedTuple):
         return tuple(j for j in among if j not in left)
 
     def with_tails(self, settings: Any, x: np.ndarray) -> "Structure":
-        """Told which inputs have heavy tails; ``x``: training rows on the fitted scale."""
+        """Let the network see asinh of inputs with heavy tails in scaled training rows ``x``."""
         if not scales_inputs(settings):
             return self
         if not isinstance(self.trunk, Skip):
@@ -253,8 +259,8 @@ class Structure(NamedTuple):
         return self._replace(trunk=Skip(tamed(self.trunk.network, x), self.trunk.num_inputs))
 
     def model(self, response: Response, sweeps: int | None) -> MixedModel:
-        """The model; ``sweeps`` of Gibbs where its effects are drawn so."""
-        # Published methods move in the coefficients themselves.
+        """Return the model; ``sweeps`` is the number of Gibbs sweeps if these draw the effects."""
+        # Published methods work with the coefficients themselves.
         linear = sweeps is None and isinstance(self.trunk, Identity)
         settings: dict[str, Any] = {
             "known_coef": self.known_coef,
@@ -272,7 +278,7 @@ class Structure(NamedTuple):
         )
 
     def named(self, groups: Any) -> Named:
-        """Names of what the model has; ``groups``: labels, by factor where there are several."""
+        """Return the names of features, effects and groups; ``groups`` are the labels."""
         fixed = self.features[: len(self.features) - len(self.known_coef)]
         if self.by_factor:
             return Named.of_factors(
@@ -284,7 +290,7 @@ class Structure(NamedTuple):
 
 
 def warn_about_few_groups(structure: Structure, spec: Spec, groups: Groups) -> None:
-    """Point at effects of what a network learns where they were asked for and groups are few."""
+    """Warn if effects of what a network learns were asked for although there are few groups."""
     if not isinstance(structure.trunk, Skip):
         return
     asked = [term.random for term in spec.terms] or [spec.random]
@@ -295,15 +301,15 @@ def warn_about_few_groups(structure: Structure, spec: Spec, groups: Groups) -> N
         if learnt and num_groups < GROUPS_OF_LEARNT and not _is_auto(random):
             some = f"{learnt[0]} to {learnt[-1]}" if len(learnt) > 1 else learnt[0]
             warn(
-                f"effects of what the network learns ({some}) with {num_groups} groups: with fewer "
-                f"than {GROUPS_OF_LEARNT} every group tends to get a curve of its own, and "
-                "predictions for new groups suffer. Leave random at 'auto', or take "
-                "random='intercept', in a formula '(1 | group)'."
+                f"there are effects of what the network learns ({some}) with {num_groups} groups. "
+                f"With fewer than {GROUPS_OF_LEARNT}, every group tends to get a curve of its own, "
+                "and predictions for new groups suffer. Leave random at 'auto', or use "
+                "random='intercept' (in a formula, '(1 | group)')."
             )
 
 
 def _names_of_learnt(number: int, others: tuple[str, ...]) -> tuple[str, ...]:
-    """h1, h2, ... for what a network learns, with more letters where a column has such a name."""
+    """Return names h1, h2, ... for what a network learns, or h_1, ... if a column is called so."""
     prefix = "h"
     while any(f"{prefix}{j}" in others for j in range(1, number + 1)):
         prefix += "_"
@@ -316,7 +322,7 @@ def _is_auto(random: Any) -> bool:
 
 def _contradiction(setting: str, syntax: Syntax, said: str) -> FormulaError:
     return FormulaError(
-        f"{setting} contradicts the formula {syntax.text!r}, which says {said}: change one of "
+        f"{setting} contradicts the formula {syntax.text!r}, which says {said}; change one of "
         "them, or leave the setting out."
     )
 
@@ -324,7 +330,7 @@ def _contradiction(setting: str, syntax: Syntax, said: str) -> FormulaError:
 def _terms_of_formula(
     syntax: Syntax, design: Design, covariance: str, deep: bool
 ) -> tuple[Term, ...]:
-    """The effects of every factor; empty unless there are several."""
+    """Return the effects of every factor; none unless there are several factors."""
     if len(syntax.factors) < 2:
         return ()
     ends = itertools.accumulate(design.num_effects)
@@ -342,21 +348,22 @@ def _covariance(factors: tuple[FactorSyntax, ...], setting: str) -> str:
 
 
 def _random_of_network(syntax: Syntax, random: tuple[str, ...]) -> str:
-    """Which features of a network have effects; ``random``: what stands before the bars."""
+    """Return which features of a network have effects; ``random`` is what the bars follow."""
     if syntax.group is None:
         return "auto"
     if random not in (("1",), (EVERY_COLUMN,)):
         raise FormulaError.at(
             syntax.text,
             f"({random[-1]}",
-            "with hidden layers write '(1 | group)' for an intercept by group, or '(. | group)' "
+            "with hidden layers write '(1 | group)' for an intercept per group, or '(. | group)' "
             "for effects of every feature of the network.",
         )
     return INTERCEPT if random == ("1",) else "all"
 
 
 FEW_SPARE, NO_EXACT_FIT = 3, 0.3
-"""Rows beyond the coefficients up to which the noise is kept away from zero, and how far."""
+"""Noise is kept away from zero if there are at most so many more rows than coefficients, and the
+floor of its prior in that case."""
 
 
 def follow_data(
@@ -367,14 +374,14 @@ def follow_data(
     of_y: tuple[float, float],
     num_rows: float,
 ) -> Structure:
-    """With priors in units of the data, from means and variances on the fitted scale.
+    """State the priors in units of the data, from means and variances on the fitted scale.
 
-    A coefficient's unit is an sd of the response for an sd of its column, the intercept's
-    reaches from zero to the response. All are 1 where everything was standardised.
-    ``of_y``: mean and variance of the response, or of its predictor where it is not
-    standardised: with the level of counts the prior of their intercept reaches it. Where
-    rows hardly outnumber coefficients, noise near zero is not believed: the density has a
-    spike there, at the coefficients that leave no error.
+    The unit of a coefficient is an sd of the response per sd of its column; that of the intercept
+    reaches from zero to the response. All units are 1 if everything was standardised. ``of_y`` is
+    mean and variance of the response or, if it is not standardised, of its predictor, so that the
+    prior of the intercept reaches the level of counts. If rows hardly outnumber coefficients, the
+    prior rules out noise near zero, where the density has a spike at the coefficients that leave
+    no error.
     """
     y_mean, y_variance = of_y
     y_unit = nonzero(np.sqrt(y_variance + (0 if spec.intercept or spec.deep else y_mean**2)))
@@ -393,10 +400,10 @@ def follow_data(
         away = (mean * coef) ** 2
         coef[0] = np.sqrt(y_unit**2 + y_mean**2 + np.sum(away[1:]))
         varying = [j for j in structure.random if j > 0]
-        if 0 not in structure.random:  # nothing takes up where a column begins
+        if 0 not in structure.random:  # no random intercept absorbs the shift of a column
             effects[varying] = y_unit / size[varying]
         effects[0] = y_unit
-        if isinstance(structure.priors.effects, HuangWand):  # may be as far off as the slopes say
+        if isinstance(structure.priors.effects, HuangWand):  # correlated slopes may move it as far
             effects[0] = np.sqrt(y_unit**2 + np.sum(away[varying]))
     num_fixed = len(structure.features) - len(structure.known_coef)
     priors = structure.priors
@@ -411,7 +418,7 @@ def follow_data(
 
 
 def factors_follow_data(structure: Structure, *data: Any) -> Structure:
-    """The same for several factors, each with its own effects; ``data``: as there."""
+    """Do what :func:`follow_data` does for several factors; ``data`` are its other arguments."""
     followed = [
         follow_data(
             structure._replace(

@@ -1,4 +1,4 @@
-"""What people read: sentences and data frames made from a posterior."""
+"""Sentences and tables for people to read, made from a posterior."""
 
 from typing import Any, NamedTuple
 
@@ -24,12 +24,13 @@ from nghvi.posterior.summaries import Summary, described
 from nghvi.recipes.verdict import Status, about_draws, k_hat_meaning
 
 INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Quantiles of the inputs that a fit keeps."""
 HARMLESS = 50.0
-"""Of parameters and of logarithms of units: squares of their exponentials are finite."""
+"""Parameters and logarithms of units below this size have finite squares of exponentials."""
 
 
 def verdict_sentence(posterior: MixedPosterior) -> str:
-    """How the fit ended, and what its draws are."""
+    """Return how the fit ended, and what its draws are, in words."""
     inference = posterior.inference
     beside = about_draws(
         inference.k_hat,
@@ -42,13 +43,13 @@ def verdict_sentence(posterior: MixedPosterior) -> str:
 
 
 def k_hat_sentence(posterior: MixedPosterior) -> str:
-    """What the shape of the importance weights' tail says about the fit."""
+    """Return what the tail of the importance weights says about the fit, in words."""
     network = not isinstance(posterior.model.trunk, Identity)
     return k_hat_meaning(posterior.inference.k_hat, posterior.inference.pool.corrected, network)
 
 
 def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:
-    """One row per step: stage, noisy objective (raw scale) and the largest remaining errors."""
+    """Return one row per step: stage, noisy objective (raw scale), largest remaining errors."""
     frames = []
     for name, info in inference.run.traces:
         mean, scale = (
@@ -74,17 +75,17 @@ def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:
 
 
 def named_scalars(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.ndarray]:
-    """Every reported parameter at each row of theta."""
+    """Return every reported parameter, by name, at each row of theta."""
     return by_name(posterior, posterior.globals_at(theta))
 
 
 def coefficient_names(posterior: MixedPosterior) -> tuple[str, ...]:
-    """Coefficients that are reported: without an intercept that cutpoints take the place of."""
+    """Return the names of reported coefficients, without an intercept that cutpoints replace."""
     return posterior.names.features[int(posterior.model.response.takes_intercept) :]
 
 
 def by_name(posterior: MixedPosterior, at: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Draws of coefficients, covariances and the rest under the names that people read."""
+    """Return draws of coefficients, covariances and the rest under the names in ``summary``."""
     names, shown = posterior.names, coefficient_names(posterior)
     out = {name: at["coef"][:, j] for j, name in enumerate(names.features) if name in shown}
     out |= {name: values for name, values in at.items() if name not in ("coef", "effects_cov")}
@@ -98,16 +99,16 @@ def by_name(posterior: MixedPosterior, at: dict[str, np.ndarray]) -> dict[str, n
 
 
 class Drawn(NamedTuple):
-    """Weighted draws of every reported parameter, and their table."""
+    """Weighted draws of every reported parameter, and their summary."""
 
     values: dict[str, np.ndarray]
     weight: np.ndarray
-    """Sums to one."""
+    """Weights of the draws, which sum to one."""
     summary: pd.DataFrame
 
 
 def drawn_parameters(posterior: MixedPosterior, level: float = LEVEL) -> Drawn:
-    """The pool of draws by name, with weighted moments and quantiles."""
+    """Return the pool of draws by name, with weighted moments and quantiles."""
     pool = posterior.inference.pool
     scalars = named_scalars(posterior, pool.theta)
     table = described(scalars, pool.weight, level).rename_axis("parameter")
@@ -115,24 +116,24 @@ def drawn_parameters(posterior: MixedPosterior, level: float = LEVEL) -> Drawn:
 
 
 def summary_table(posterior: MixedPosterior, level: float) -> pd.DataFrame:
-    """Weighted moments and quantiles of every parameter over the pool of draws."""
+    """Return weighted moments and quantiles of every parameter over the pool of draws."""
     return drawn_parameters(posterior, level).summary
 
 
 def ratio_table(posterior: MixedPosterior, level: float) -> Summary:
-    """The same of the exponential of every coefficient of a linear model."""
+    """Return weighted moments and quantiles of the exponential of every coefficient."""
     response, linear = posterior.model.response, isinstance(posterior.model.trunk, Identity)
     if response.ratio is None or not linear:
         kind = f"the {response.name} response" if linear else "a network"
-        raise DataError(f"coefficients of {kind} are not ratios; summary() has them.")
+        raise DataError(f"coefficients of {kind} are not log ratios; use summary() instead.")
     scalars = named_scalars(posterior, posterior.inference.pool.theta)
-    with np.errstate(over="ignore"):  # a coefficient in odd units may be large
+    with np.errstate(over="ignore"):  # a coefficient in unusual units may be large
         ratios = {name: np.exp(scalars[name]) for name in coefficient_names(posterior)}
     return described(ratios, posterior.inference.pool.weight, level).rename_axis(response.ratio)
 
 
 def covariance_table(posterior: MixedPosterior, level: float) -> Summary:
-    """The same of every variance and covariance of the effects."""
+    """Return weighted moments and quantiles of every variance and covariance of the effects."""
     cov, effects = posterior.globals_at(posterior.inference.pool.theta)["effects_cov"], {}
     names = posterior.names.effects
     for block in posterior.names.blocks:
@@ -145,7 +146,7 @@ def covariance_table(posterior: MixedPosterior, level: float) -> Summary:
 
 
 def is_finite(posterior: MixedPosterior) -> bool:
-    """Whether every number of the summary is one; it is computed only where that is in doubt."""
+    """Return whether the summary is finite; it is computed only if that is in doubt."""
     theta, scaling = posterior.inference.pool.theta, posterior.scaling
     units = np.abs(np.log([*scaling.scale, scaling.y_scale]))
     if np.abs(theta).max(initial=0.0) < HARMLESS and units.max() < HARMLESS:
@@ -154,7 +155,7 @@ def is_finite(posterior: MixedPosterior) -> bool:
 
 
 def prior_table(posterior: MixedPosterior, standardized: bool) -> pd.DataFrame:
-    """Every prior as it is stated, the scale it is stated on, and its meaning in raw units."""
+    """Return every prior as text, the scale it is stated on, and its quantiles in raw units."""
     params = draw_prior(posterior, PRIOR_DRAWS, 0)
     drawn = by_name(posterior, posterior.globals_of(params))
     rows: dict[str, dict] = {
@@ -168,7 +169,7 @@ def prior_table(posterior: MixedPosterior, standardized: bool) -> pd.DataFrame:
 
 
 def sensitivity_table(posterior: MixedPosterior) -> pd.DataFrame:
-    """Sensitivity of every reported parameter to the power of prior and likelihood."""
+    """Return the sensitivity of every reported parameter to the powers of prior and likelihood."""
     found = powers(posterior)
     rows = {}
     for name, values in named_scalars(posterior, found.theta).items():
@@ -185,17 +186,17 @@ def sensitivity_table(posterior: MixedPosterior) -> pd.DataFrame:
 
 
 def quantile_table(values: np.ndarray, names: tuple[str, ...]) -> pd.DataFrame:
-    """Quantiles of every input."""
+    """Return quantiles of every input."""
     found = np.quantile(values, INPUT_QUANTILES, axis=0)
     index = pd.Index(INPUT_QUANTILES, name="quantile")
     return pd.DataFrame(found, index=index, columns=list(names))
 
 
 def typical_inputs(raw: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Quantiles of the numbers among raw columns, and the commonest value of the others."""
+    """Return quantiles of the numbers among raw columns, and the most common value of others."""
     measured = [c for c in raw if raw[c].dtype.kind in "iuf"]
     values = raw[measured].to_numpy(float).reshape(len(raw), len(measured))
-    # Values that occur: a number may be the code of a category.
+    # Only values that occur, since a number may be the code of a category.
     found = np.quantile(values, INPUT_QUANTILES, axis=0, method="inverted_cdf")
     index = pd.Index(INPUT_QUANTILES, name="quantile")
     quantiles = pd.DataFrame(found, index=index, columns=measured)
@@ -204,7 +205,7 @@ def typical_inputs(raw: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def effects_table(posterior: MixedPosterior, factor: Any = None) -> pd.DataFrame:
-    """Posterior mean and sd of every effect; of several factors, those of one."""
+    """Return posterior mean and sd of every effect; ``factor`` names one of several factors."""
     names = posterior.names
     effects, levels, heading, chosen = names.effects, names.groups, "group", 0
     if names.factors:
@@ -221,6 +222,6 @@ def _place_of_factor(posterior: MixedPosterior, factor: Any) -> int:
     known = [each.name for each in posterior.names.factors]
     if factor is None or str(factor) not in known:
         raise DataError(
-            f"factor={factor!r}: name one of the grouping factors, {', '.join(map(repr, known))}."
+            f"factor={factor!r}: name one of the grouping factors {', '.join(map(repr, known))}."
         )
     return known.index(str(factor))

@@ -54,7 +54,7 @@ def test_everything_after_the_fit_knows_the_support(name, tmp_path):
     assert set(model.prior_summary().index) == set(model.summary().index)
     assert np.isfinite(model.prior_sensitivity()[["prior", "likelihood"]]).all(axis=None)
     if response.ratio is None:
-        with pytest.raises(nghvi.DataError, match="not ratios"):
+        with pytest.raises(nghvi.DataError, match="not log ratios"):
             model.ratios()
     else:
         np.testing.assert_allclose(

@@ -275,7 +275,7 @@ def test_bad_places_are_named(frame, folder, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         times = iter(range(100))
         patch.setattr(parquet, "fingerprint", lambda files: next(times))
-        with pytest.raises(nghvi.DataError, match="changed while they were read"):
+        with pytest.raises(nghvi.DataError, match="changed while they were being read"):
             fit(folder, workdir=tmp_path / "w")
     assert not (tmp_path / "w").exists()
 

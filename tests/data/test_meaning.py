@@ -140,7 +140,7 @@ def test_the_target_among_the_inputs_warns():
 @pytest.mark.parametrize("kind", [int, bool, float])
 def test_two_classes_taken_for_measurements_warn(kind):
     y = panel_frame(binary=True)["y"].astype(kind)
-    with pytest.warns(DataWarning, match="0 and 1 only .*MixedClassifier, or response='logit'"):
+    with pytest.warns(DataWarning, match="only 0 and 1 .*MixedClassifier, or response='logit'"):
         MixedRegressor("g").fit(FRAME[["g", "a"]], y)
 
 

@@ -139,7 +139,7 @@ def test_effects_of_a_factor(fitted, rows):
     assert list(fitted.group_effects("firm").columns) == [
         *("intercept_mean", "intercept_sd", "x_mean", "x_sd")
     ]
-    with pytest.raises(nghvi.InputError, match="name one of the grouping factors, 'firm', 'month'"):
+    with pytest.raises(nghvi.InputError, match="name one of the grouping factors 'firm', 'month'"):
         fitted.group_effects()
 
 
@@ -270,7 +270,7 @@ def test_what_several_factors_do_not_go_with(rows, said):
 
 
 def test_groups_are_not_added(fitted, rows):
-    with pytest.raises(nghvi.InputError, match="fit again with the new rows"):
+    with pytest.raises(nghvi.InputError, match="refit with the new rows"):
         fitted.add_groups(rows.assign(firm=rows["firm"] + 50), rows["y"])
 
 

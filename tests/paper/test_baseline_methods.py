@@ -32,7 +32,7 @@ def test_nagvac_stops_by_held_out_rows(panel):
     assert fitted.n_iter_ <= 60
     assert nghvi.scores.pce(y, fitted.predict_proba(panel[COLUMNS])[:, 1]) < np.log(2)
     strangers = held_out[0].assign(g=-1), held_out[1]
-    with pytest.raises(nghvi.DataError, match="no row of a group"):
+    with pytest.raises(nghvi.DataError, match="no rows of the groups"):
         nghvi.MixedClassifier("g", **settings).fit(panel[COLUMNS], y, validation=strangers)
     with pytest.raises(nghvi.DataError, match="only 'nagvac'"):
         nghvi.MixedClassifier("g").fit(panel[COLUMNS], y, validation=held_out)

@@ -91,10 +91,10 @@ def test_exposures_and_bounds_are_the_columns_of_a_formula(settings, formula):
     ("settings", "columns", "message"),
     [
         ({"trials": "m"}, ["x", "g", "n"], "trials: there is no column 'm'.*'n'"),
-        ({"trials": ["n"]}, ["x", "g", "n"], r"trials=\['n'\]: give the name of a column"),
-        ({"trials": "g"}, ["x", "g"], "'g' holds the groups"),
+        ({"trials": ["n"]}, ["x", "g", "n"], r"trials=\['n'\]: it must be the name of a column"),
+        ({"trials": "g"}, ["x", "g"], "'g' is the group column"),
         ({"exposure": "tine"}, ["x", "g", "time"], "did you mean 'time'"),
-        ({"censored": 3}, ["x", "g"], r"give a pair \(lower, upper\)"),
+        ({"censored": 3}, ["x", "g"], r"must be a pair \(lower, upper\)"),
         ({"trials": "n", "formula": "s ~ x"}, ["x", "n"], r"write 'y \| trials\(n\) ~ ...'"),
         ({"trials": "n", "response": "poisson"}, ["x", "g", "n"], "choose response='binomial'"),
     ],
@@ -130,7 +130,7 @@ def test_the_command_line_reads_intervals(tmp_path, capsys):
     what = ["fit", str(table), "--response", "interval", "--quiet", "--out", str(run)]
     settings = ["--target", "y", "--group", "g"]
     assert main([*what, *settings, "--censored", "low"]) == 2
-    assert "give a pair (lower, upper)" in capsys.readouterr().err
+    assert "must be a pair (lower, upper)" in capsys.readouterr().err
     assert main([*what, *settings, "--censored", "low,high"]) == 0
     assert main([*what, "--formula", "censored(y, low, high) ~ x + (1 | g)", "--force"]) == 0
     ours = nghvi.MixedRegressor("g", response="interval", censored=("low", "high"))

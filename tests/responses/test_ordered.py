@@ -69,7 +69,7 @@ def test_bad_classes_are_named_with_a_remedy(change, error, message):
 
 
 def test_cutpoints_take_the_place_of_the_intercept():
-    with pytest.raises(DataError, match="cutpoints in the place of an intercept"):
+    with pytest.raises(DataError, match="cutpoints in place of an intercept"):
         nghvi.mixed("y ~ 0 + x + (1 | g)", rows([1, 2, 3]), response="ordered-probit")
 
 
