@@ -1,6 +1,6 @@
-"""Draws the rooms of the library: ``python docs/draw_architecture.py`` writes figures/rooms.png.
+"""Draws the packages of the library: ``python docs/draw_architecture.py`` writes figures/rooms.png.
 
-Boxes are packages; the numbered line is the way of a row through a fit.
+Boxes are packages; the numbers mark the path of a row through a fit.
 """
 
 import pathlib
@@ -26,7 +26,7 @@ LAYERS = (
 )
 """From the top: every layer imports only those below it."""
 WAY = ("estimators", "formula", "data", "models", "infer", "_core", "posterior", "report")
-"""Where a row of a table goes."""
+"""The packages that a row of a table passes through."""
 BACK, EDGE, MARK, INK, SOFT = ("#e8f1f7", "#d3e5f0"), "#2a6f97", "#d1495b", "#1d2733", "#55606e"
 
 

@@ -37,7 +37,7 @@ class GibbsDraws(NamedTuple):
     effects_mean: Float[Array, "k r"]
     effects_sd: Float[Array, "k r"]
     degrees: Float[Array, "c s"]
-    """Of freedom of the noise: finite for Student-t only."""
+    """Degrees of freedom of the noise: finite for Student-t only."""
 
 
 class _Running(NamedTuple):

@@ -82,7 +82,7 @@ def _sobol(number: int, dim: int) -> np.ndarray:
 
 
 def sobol_normals(key: Key, number: int, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """``number`` standard normals in ``shape[0]`` dimensions, shifted anew along the other axes."""
+    """``number`` normals in ``shape[0]`` dimensions, with a new shift along the other axes."""
     points = _sobol(number, shape[0]).reshape(number, shape[0], *(1,) * (len(shape) - 1))
     uniform = jnp.mod(points + jax.random.uniform(key, shape), 1.0)
     return materialise(ndtri(jnp.clip(uniform, 1e-12, 1 - 1e-12)))

@@ -65,7 +65,7 @@ class Block(NamedTuple):
     def natural_gradient(
         self, noise: Float[Array, "d ..."], slope: Float[Array, "d ..."]
     ) -> Tangent:
-        """Of the ELBO, at one draw; ``slope``: gradient of the log target there."""
+        """Natural gradient of the ELBO at one draw, where the log target has gradient ``slope``."""
         white = jnp.sum(self.factor * slope[:, None], axis=0) + noise
         terms = self.factor * white[None]
         beyond = jnp.flip(jnp.cumsum(jnp.flip(terms, 1), axis=1), 1) - terms

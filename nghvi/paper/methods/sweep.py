@@ -147,7 +147,7 @@ class State(NamedTuple):
     noise_var: Scalar
     precision_factor: Float[Array, "r r"]
     degrees: Scalar
-    """Of freedom of the noise: finite for Student-t only."""
+    """Degrees of freedom of the noise: finite for Student-t only."""
 
 
 class Noise(NamedTuple):
@@ -210,7 +210,7 @@ def _cut(values: Float[Array, " n"], *shapes: tuple[int, ...]) -> list[Array]:
 def _augment(
     key: Key, state: State, model: MixedModel, statistics: LinearStatistics, rows: Rows
 ) -> LinearStatistics:
-    """The statistics with newly drawn utilities in the place of y."""
+    """The statistics with newly drawn utilities instead of y."""
     sign, design = 2 * rows.y - 1, model.design(rows.x)
     utility = sign * positive_normal(key, sign * _predictor(state, model, rows))
     return dataclasses.replace(

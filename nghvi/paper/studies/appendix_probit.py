@@ -99,7 +99,7 @@ class Arrival(NamedTuple):
 
 
 def arrival(row: Row, value: float, share: float) -> Arrival:
-    """Of the RMSE of y*."""
+    """When the RMSE of y* comes within a share of a value."""
     outside = np.abs(np.asarray(row["trace"]) - value) > share * value
     first = int(np.argmin(outside)) * row["trace_every"]
     last_outside = int(np.nonzero(outside)[0].max(initial=-1))

@@ -28,9 +28,9 @@ from nghvi.responses import RESPONSES
 FACTOR_SETS = {"FF3": FF3, "FF5": FF5}
 SMALL, LARGE = (8,), (32, 16, 8)
 NETWORK_STEPS = {"gaussian": 10_000, "student-t": 3_000}
-"""With Student-t noise a step costs ten others: its effects are drawn, row by row."""
+"""With Student-t noise a step costs as much as ten others: effects are drawn row by row."""
 LEVELS = (0.5, 0.9, 0.99)
-"""Of the intervals whose coverage is counted."""
+"""Levels of the intervals whose coverage is counted."""
 REFERENCES = {"low": "2005-07", "moderate": "2012-05", "extreme": "2008-10"}
 """Months of the Lek profiles by volatility of the market, the paper's."""
 LARGEST, LEK_DRAWS = 10, 500

@@ -1,4 +1,4 @@
-"""The methods under comparison: one estimator, one argument apart."""
+"""The methods under comparison: one estimator, of which one argument changes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Control runs: what one change alone does, beside what chance does.
+"""Control runs: the effect of one change at a time, compared with that of chance.
 
 * The factor Gaussian's Fisher matrix as printed and as it is, in NG-HVI on Examples 1 and 2(a).
 * NAGVAC with effects proposed as published and better, on the first data set of Example 3; and on
@@ -142,7 +142,7 @@ def run_levels(cell: Row, options: Options) -> Row:
 
 
 def log_likelihood(problem: Problem, ratio: float) -> float:
-    """Of Example 1's training rows, effects integrated out, with all parameters at the truth."""
+    """Log likelihood of Example 1's training rows at the truth, effects integrated out."""
     inputs, y = problem.train
     residual = y - COEF_1[0] - inputs.drop(columns=GROUP).to_numpy() @ COEF_1[1:]
     groups = pd.Series(residual).groupby(inputs[GROUP].to_numpy())

@@ -1,7 +1,7 @@
 """Example 3: binary rows, the hybrid methods against NAGVAC and naive predictions.
 
-Two processes: effects of sd 1, as the paper's text says, and of sd 0.1, as the authors' program
-has it.
+Data come from two processes: with effects of sd 1, as in the paper's text, and of sd 0.1, as in the
+authors' program.
 """
 
 import pathlib

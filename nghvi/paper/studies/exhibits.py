@@ -1,4 +1,4 @@
-"""Tables as text, CSV and LaTeX, the paper's number beside ours; figures in the paper's layout."""
+"""Tables as text, CSV and LaTeX with the paper's numbers next to ours; figures as in the paper."""
 
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,11 +115,11 @@ def trace_axes(axes: Any, rows: Mapping[str, Any], label: str = "noisy ELBO") ->
 
 
 FEWEST_FOR_A_BOX = 10
-"""The number of values below which quartiles say less than the values themselves."""
+"""With fewer values than this, quartiles say less than the values themselves."""
 
 
 def box_axis(axis: Any, values: Mapping[str, np.ndarray], label: str) -> None:
-    """Box plots over replicates; where they are few, the values."""
+    """Box plots over replicates; the values themselves if there are few."""
     places = np.arange(1, len(values) + 1)
     for place, found in zip(places, values.values(), strict=True):
         if len(found) < FEWEST_FOR_A_BOX:
@@ -133,7 +133,7 @@ def box_axis(axis: Any, values: Mapping[str, np.ndarray], label: str) -> None:
 
 
 def save(figure: Figure, folder: pathlib.Path, name: str) -> None:
-    """Write ``name.png`` and forget the figure."""
+    """Write ``name.png`` and close the figure."""
     with replaced(folder / f"{name}.png") as file:
         figure.savefig(file, dpi=130, format="png")
     plt.close(figure)

@@ -292,7 +292,7 @@ def _any_better(gains: Mapping[str, tuple[float, float]]) -> bool:
 
 
 def _panel_label(gains: Mapping[str, tuple[float, float]]) -> str:
-    """Of a statement that something is better, with every set of factors."""
+    """The label of a statement that something is better, with every set of factors."""
     if all(gain > ERRORS * se for gain, se in gains.values()):
         return YES
     return OPEN if any(gain > 0 for gain, _ in gains.values()) else NO

@@ -1,8 +1,8 @@
 """The paper's last table: sizes of every example, time per step and to fit, of every method.
 
-A step's time is the difference of two warm runs of different lengths, divided by the difference:
-compilation, data preparation and evaluation cancel. The library's own recipe chooses its steps,
-so there it is the time of a warm run by the number of its steps.
+The time of a step is the difference between two warm runs of different lengths, divided by the
+difference in steps: compilation, data preparation and evaluation cancel. The library's own recipe
+chooses its number of steps, so its time per step is that of a warm run divided by this number.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ LARGE_ONE = ("example2b",)
 PUBLISHED_STEPS = {"example1": 10_000}
 """3,000 for the others."""
 LENGTHS = {"example1": (500, 2500), "nagvac": (10, 30)}
-"""Of the two runs that are compared; 100 and 500 for the others. By method or example."""
+"""Lengths of the two runs that are compared, by method or example; otherwise 100 and 500."""
 
 
 def simulate(example: str, options: Options) -> Problem:

@@ -1,7 +1,7 @@
 """Asset pricing with a term for months: ``(. | industry) + (1 | month)``.
 
-All inputs of the asset pricing study are monthly, so that returns of one month share a shock which
-a model without months takes for an effect of that month's factors. Here months are a second
+All inputs of the asset pricing study are monthly, so the returns of one month share a shock, which
+a model without months mistakes for an effect of that month's factors. Here months are a second
 grouping factor; those of the test data are new levels.
 
 Returns are scored one by one, and those of a month jointly: given theta and the industries'
@@ -44,7 +44,7 @@ from nghvi.posterior.effects import effects_of
 MONTH = "month"
 JOINT_DRAWS = 2000
 SEEDS = 3
-"""Of networks; linear models agree over seeds."""
+"""Seeds of networks; linear models agree over seeds."""
 
 
 class Model(NamedTuple):
@@ -178,7 +178,7 @@ def _averaged(log_densities: Float[np.ndarray, "s t"]) -> Float[np.ndarray, " t"
 def _log_densities(
     model: MixedModel, params: MixedParams, effects: Float[Array, "s k r"], given: tuple
 ) -> Float[Array, "s t"]:
-    """Of the returns of every month given each draw of theta and of the industries' effects."""
+    """Log density of every month's returns, given draws of theta and of the industries' effects."""
     x, number, total, square = given
 
     def one(draw: tuple[MixedParams, Array]) -> Array:
@@ -202,7 +202,7 @@ def _facts(panel: StockPanel) -> Row:
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Every model beside the linear one with months and the same factors."""
+    """Every model compared with the linear one with months and the same factors."""
     facts = rows[0]["panel"]
     source = f"{rows[0]['data']}: {facts['firms']} firms in {facts['groups']} groups"
     caption = (

@@ -1,4 +1,4 @@
-"""Figures printed in the paper, to stand beside ours."""
+"""Figures printed in the paper, to compare ours with."""
 
 TABLE_1 = {
     (100, 0.01): (-7327.1, 6.2, 7.0, 7.2, 7.7),

@@ -1,8 +1,8 @@
 """The paper's simulated examples: the same processes, fresh draws.
 
-Constants are the paper's; the hidden weights of Example 2(a), which it does not print, are those
-of the authors' program. Those of Example 2(b) are in a file of theirs: give it as ``parameters``,
-or a network of the same shape with random weights takes its place.
+Constants are the paper's. The hidden weights of Example 2(a), which it does not print, are those of
+the authors' program. Those of Example 2(b) are in one of their files: pass it as ``parameters``;
+otherwise a network of the same shape with random weights is used.
 """
 
 import hashlib
@@ -107,7 +107,7 @@ class NetworkProcess(NamedTuple):
     effect_var: np.ndarray
     noise_var: float
     correlation: np.ndarray
-    """Of the inputs."""
+    """Correlation matrix of the inputs."""
 
 
 def network(

@@ -38,8 +38,8 @@ class Store:
         if made_by != (FORMAT, self._version):
             raise StudyError(
                 f"{self.path} holds rows of nghvi {made_by[1]} (format {made_by[0]}), this is "
-                f"nghvi {self._version} (format {FORMAT}): rows of two versions do not mix. Choose "
-                "another --out or remove the file."
+                f"nghvi {self._version} (format {FORMAT}): rows of two versions cannot be "
+                "mixed. Choose another --out or remove the file."
             )
         return row
 
@@ -48,7 +48,7 @@ class Store:
         return any(all(row.get(k) == v for k, v in cell.items()) for row in self.rows)
 
     def add(self, row: Row) -> None:
-        """Keep a finished row on disk, beside those that other processes have added since."""
+        """Save a finished row on disk, along with those that other processes have added."""
         rows = [*self._read(), {"format": FORMAT, "version": self._version, **row}]
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

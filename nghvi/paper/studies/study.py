@@ -1,4 +1,4 @@
-"""What a study is: cells to run, each a problem and a method, and a report made of their rows."""
+"""What a study is: cells to run, each a problem and a method, and a report made from their rows."""
 
 import pathlib
 import time
@@ -19,11 +19,11 @@ class Options(NamedTuple):
     """How much of a study to run."""
 
     quick: bool = False
-    """Few steps, groups and replicates: every table and figure, none of which should be quoted."""
+    """Few steps, groups and replicates: makes all tables and figures, but do not quote them."""
     replicates: int | None = None
-    """Data sets; None is the study's own number."""
+    """Number of data sets; None is the study's own number."""
     seed: int = 1
-    """Of the first data set."""
+    """The seed of the first data set."""
     parameters: pathlib.Path | None = None
     """The authors' file of Example 2(b)'s network."""
     data: pathlib.Path | None = None
@@ -35,11 +35,11 @@ class Options(NamedTuple):
         return range(self.seed, self.seed + number)
 
     def steps(self, usual: int) -> int:
-        """A published number of steps, a tenth of it where quick."""
+        """A published number of steps, or a tenth of it in a quick run."""
         return usual // 10 if self.quick else usual
 
     def groups(self, usual: int = NUM_GROUPS) -> int:
-        """A published number of groups, a tenth of it where quick."""
+        """A published number of groups, or a tenth of it in a quick run."""
         return usual // 10 if self.quick else usual
 
 
@@ -56,9 +56,9 @@ class Study(NamedTuple):
     figures: Callable[[list[Row], pathlib.Path], None] | None = None
     """Write the pictures."""
     describe: Callable[[Options], str] | None = None
-    """What it runs on, where that depends on the options."""
+    """Says what it runs on, if that depends on the options."""
     needs: str = ""
-    """The options without which it runs on something else than the paper's."""
+    """The options without which it does not run on the paper's data or parameters."""
 
     def report(self, rows: list[Row], folder: pathlib.Path) -> None:
         """Write tables and figures."""

@@ -1,7 +1,7 @@
 """Statements of the paper and of the authors' program, each against numbers computed here.
 
-Examples run all methods; this study takes formulas and settings one at a time. Printing errors
-that need no number are listed with what should stand there.
+The examples run all methods; this study takes formulas and settings one at a time. Printing errors
+that need no numbers are listed together with what should be there.
 """
 
 import pandas as pd

@@ -1,4 +1,4 @@
-"""A statement of the paper or of the authors' program, and the numbers it is held against."""
+"""A statement of the paper or of the authors' program, and the numbers it is checked against."""
 
 from collections.abc import Callable
 from typing import NamedTuple
