@@ -275,8 +275,8 @@ def _input_name(estimator: MixedEstimator, variable: Any) -> str:
             "change columns in a data frame and use predict instead."
         )
     raise DataError(
-        f"variable={variable!r} is not a numeric input of the model; "
-        f"{suggest(name, inputs)}. For any other, change it in a data frame and use predict."
+        f"variable={variable!r} is not a numeric input of the model. {suggest(name, inputs)} "
+        "For any other, change it in a data frame and use predict."
     )
 
 

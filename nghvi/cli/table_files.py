@@ -153,7 +153,7 @@ def read_parts(
         for name in names:
             if name not in source.schema_arrow.names:
                 known = suggest(name, source.schema_arrow.names)
-                raise UsageError(f"{file}: there is no column {name!r}; {known}.")
+                raise UsageError(f"{file}: there is no column {name!r}. {known}")
         for batch in source.iter_batches(size, columns=names):
             rows = batch.to_pandas().reset_index(drop=True)
             number, rows = len(rows), without_missing(file, rows, missing)
@@ -166,7 +166,7 @@ def check_column(path: pathlib.Path, table: pd.DataFrame, name: str, flag: str) 
     """A column that an argument names."""
     if name not in table.columns:
         known = suggest(name, table.columns)
-        raise UsageError(f"{path}: there is no column {name!r} ({flag}); {known}.")
+        raise UsageError(f"{path}: there is no column {name!r} ({flag}). {known}")
 
 
 def check_cells(

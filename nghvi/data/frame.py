@@ -106,7 +106,7 @@ def read_columns(
     for name in names:
         if name not in frame.columns:
             raise DataError(
-                f"there is no column {name!r} in the data; {suggest(name, frame.columns)}."
+                f"there is no column {name!r} in the data. {suggest(name, frame.columns)}"
             )
         known = far.get(name)
         held = _as_held(frame.get_column(name)) if known is None else finite_bounds(known)
@@ -342,12 +342,13 @@ def _as_held(series: nw.Series) -> Any:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a hint at what an unknown name may have meant: the closest name, or the known ones."""
+    """Return a sentence on what an unknown name may mean: the closest name, or the known ones."""
     known = [str(k) for k in known]
     near = difflib.get_close_matches(name, known, n=1)
     if near:
-        return f"did you mean {near[0]!r}"
-    return f"there are {', '.join(map(repr, known[:10]))}"
+        return f"Did you mean {near[0]!r}?"
+    more = ", ..." if len(known) > 10 else ""
+    return f"There are {', '.join(map(repr, known[:10]))}{more}."
 
 
 def _numeric(series: nw.Series, name: str) -> np.ndarray:

@@ -167,9 +167,7 @@ def _check_columns(file: pathlib.Path, schema: Any, chosen: Selection) -> None:
     roles += [(chosen.response, "the response")] if chosen.response is not None else []
     for name, role in roles:
         if name not in kinds:
-            raise DataError(
-                f"{file}: there is no column {name!r} ({role}); {suggest(name, kinds)}."
-            )
+            raise DataError(f"{file}: there is no column {name!r} ({role}). {suggest(name, kinds)}")
         if schema.names.count(name) > 1:
             raise DataError(f"{file}: column name {name!r} occurs more than once; rename one.")
     for name in chosen.numeric:

@@ -67,7 +67,7 @@ class GroupedDataset:
         for name, role in ((group, "group"), (response, "response")):
             if name not in names:
                 raise DataError(
-                    f"{self.path}: there is no column {name!r} ({role}); {suggest(name, names)}."
+                    f"{self.path}: there is no column {name!r} ({role}). {suggest(name, names)}"
                 )
         others = (n for n in names if n not in {group, response, *index_names(files)})
         inputs = tuple(others if self.columns is None else self.columns)

@@ -52,7 +52,7 @@ def mixed(
     """
     parse(formula)  # errors in the formula are reported before any others
     if not isinstance(response, Response) and response not in tuple(RESPONSES):
-        raise DataError(f"response={response!r}: {suggest(str(response), RESPONSES)}.")
+        raise DataError(f"response={response!r} is unknown. {suggest(str(response), RESPONSES)}")
     chosen = response if isinstance(response, Response) else RESPONSES[response]
     kind = MixedClassifier if chosen.classes else MixedRegressor
     hidden = () if hidden is None else hidden

@@ -223,7 +223,7 @@ class RowFacts(NamedTuple):
             if not there:
                 raise DataError(f"{shown}, since X is an array; pass a data frame that has it.")
             raise DataError(
-                f"{shown} in X, which both fits and predictions need; {suggest(fact.said, there)}."
+                f"{shown} in X, which both fits and predictions need. {suggest(fact.said, there)}"
             )
         for name in group if isinstance(group, tuple) else (group,):
             if name in self.columns:

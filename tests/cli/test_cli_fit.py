@@ -181,7 +181,7 @@ BAD = [
     ("text.csv", "y ~ x", "text.csv, line 2: the response 'y' holds 'low'"),
     ("absent.csv", "y ~ x", "there is no such file"),
     ("data.txt", "y ~ x", "ends in .csv or .parquet"),
-    ("good.csv", "y ~ xx", "good.csv: there is no column 'xx' (--formula); did you mean 'x'"),
+    ("good.csv", "y ~ xx", "good.csv: there is no column 'xx' (--formula). Did you mean 'x'?"),
     ("good.csv", "", "a formula is a text, for example"),
     ("few.csv", "y ~ x", "few.csv, line 7: 'oops' in column 'x' is not a number"),
     ("half.csv", "y ~ x", "half.csv, line 3: '?' in column 'x' is not a number"),
@@ -216,7 +216,7 @@ def test_bad_input_is_one_line_with_place_and_remedy(name, formula, said, tmp_pa
     ("arguments", "said"),
     [
         (["--target", "z"], "no column 'z' (--target)"),
-        (["--target", "y", "--group", "gg"], "no column 'gg' (--group); did you mean 'g'"),
+        (["--target", "y", "--group", "gg"], "no column 'gg' (--group). Did you mean 'g'?"),
         (["--formula", "y ~ x", "--group", "g"], "the formula says both"),
         (["--formula", "y ~ x", "--method", "best"], "choose one of"),
         (["--formula", "y ~ x", "--resume"], "there is no run"),

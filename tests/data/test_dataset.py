@@ -223,7 +223,7 @@ def with_gap(frame, column):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda f: f.rename(columns={"firm": "form"}), "no column 'firm'.*did you mean 'form'"),
+        (lambda f: f.rename(columns={"firm": "form"}), r"no column 'firm'.*Did you mean 'form'\?"),
         (lambda f: f.drop(columns="y"), "no column 'y'"),
         (lambda f: with_gap(f, "firm"), r"t\.parquet, row 7: column 'firm' has no group"),
         (lambda f: with_gap(f, "b"), r"t\.parquet, row 7: column 'b' has no finite value"),

@@ -213,7 +213,7 @@ BAD = {
     "y ~ I(x +)": r"'I\(x \+\)' cannot be read",
     "y ~ offset(sex)": "column 'sex' is not numeric, but offsets",
     "y ~ 0": "fixed part has no column",
-    "y ~ xx": "there is no column 'xx' in the data; did you mean 'x'",
+    "y ~ xx": r"there is no column 'xx' in the data\. Did you mean 'x'\?",
     "y ~ foo(x)": "'foo' is not available in formulas",
     "y ~ lag(x)": "'lag' is not available",
     "y ~ sex.upper()": "'sex.upper' is not available",

@@ -106,7 +106,7 @@ def test_settings_that_the_formula_says_or_nobody_knows_are_refused(panel):
     for settings, said in [
         ({"group": "h"}, "group='h' contradicts the formula .* says group='g'"),
         ({"stepz": 5}, "Unknown setting 'stepz'. Did you mean steps="),
-        ({"response": "gausian"}, "did you mean 'gaussian'"),
+        ({"response": "gausian"}, r"Did you mean 'gaussian'\?"),
         ({"hidden": (3,)}, "with hidden layers write"),
         ({"method": "davi", "formula_text": "y ~ b + (1 + a | g)"}, "supports neither offsets"),
     ]:

@@ -93,7 +93,7 @@ def test_exposures_and_bounds_are_the_columns_of_a_formula(settings, formula):
         ({"trials": "m"}, ["x", "g", "n"], "trials: there is no column 'm'.*'n'"),
         ({"trials": ["n"]}, ["x", "g", "n"], r"trials=\['n'\]: it must be the name of a column"),
         ({"trials": "g"}, ["x", "g"], "'g' is the group column"),
-        ({"exposure": "tine"}, ["x", "g", "time"], "did you mean 'time'"),
+        ({"exposure": "tine"}, ["x", "g", "time"], r"Did you mean 'time'\?"),
         ({"censored": 3}, ["x", "g"], r"must be a pair \(lower, upper\)"),
         ({"trials": "n", "formula": "s ~ x"}, ["x", "n"], r"write 'y \| trials\(n\) ~ ...'"),
         ({"trials": "n", "response": "poisson"}, ["x", "g", "n"], "choose response='binomial'"),
