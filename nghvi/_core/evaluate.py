@@ -76,7 +76,8 @@ def _first_log_targets(
     unravel = unraveller(model, data)
 
     def add(i: Array, values: Array) -> Array:
-        return values.at[i].set(model.log_marginal(unravel(theta[i]), data))
+        value = model.log_marginal(unravel(theta[i]), data)
+        return jax.lax.dynamic_update_index_in_dim(values, value, i, 0)
 
     return jax.lax.fori_loop(0, number, add, jnp.zeros(len(theta)))
 

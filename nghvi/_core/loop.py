@@ -155,6 +155,7 @@ def _run_chunk(
     ``batched``: whether the data have a leading axis with one entry per step.
     """
 
+    @jax.jit  # traced once, although its shapes are asked for before it runs
     def step(carry: tuple, t: Array) -> tuple[tuple, Info]:
         state, tail, tail_count = carry
         seen = jax.tree.map(lambda leaf: leaf[t - start], data) if batched else data
@@ -163,9 +164,12 @@ def _run_chunk(
         tail = jax.tree.map(lambda a, b: a + jnp.where(inside, b, 0.0), tail, state.q)
         return (state, tail, tail_count + inside), info
 
+    # Unlike an indexed update, this is a single kernel, and there are a dozen traces.
+    put = jax.lax.dynamic_update_index_in_dim
+
     def recorded(i: Array, loop: tuple[tuple, Info]) -> tuple[tuple, Info]:
         carry, info = step(loop[0], start + i)
-        return carry, jax.tree.map(lambda trace, x: trace.at[i].set(x), loop[1], info)
+        return carry, jax.tree.map(lambda trace, x: put(trace, x, i, 0), loop[1], info)
 
     shapes = jax.eval_shape(step, carry, start)[1]
     blank = jax.tree.map(lambda s: jnp.zeros((chunk, *s.shape), s.dtype), shapes)

@@ -7,12 +7,14 @@ latent variables can be integrated out also states ``log p(y | theta) + log p(th
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
@@ -257,8 +259,20 @@ def parameter_dimension(model: LatentModel, data: Data) -> int:
 
 def unraveller(model: LatentModel, data: Data) -> Callable[[Float[Array, " m"]], Params]:
     """Return the map from the vector theta to the model's named parameters."""
+    leaves, tree = jax.tree.flatten((model, data))
+    known = [
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf
+        for leaf in leaves
+    ]
+    return _unraveller(tree, tuple(known))
+
+
+@functools.lru_cache(maxsize=128)
+def _unraveller(tree: Any, leaves: tuple) -> Callable[[Float[Array, " m"]], Params]:
+    """Remember the map per shapes of model and data: every program asks, and tracing is slow."""
+    model, data = jax.tree.unflatten(tree, leaves)
     shapes = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     return ravel_pytree(zeros)[1]
 
 

@@ -19,6 +19,9 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+SMALL = 12
+"""Rows of a triangle below which it is placed by one product with a matrix of zeros and ones."""
+
 
 @functools.lru_cache(maxsize=256)
 def _lower_indices(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -37,15 +40,16 @@ def unpack_lower(packed: Float[Array, " free"], rows: int, columns: int) -> Floa
         return jnp.zeros((rows, 0), packed.dtype)
     if columns == 1:
         return packed[:, None]
-    # Only the first rows are a triangle; scattering the others as well would be slow on a CPU.
+    # Only the first rows are a triangle. Looking entries up takes one kernel, scattering many.
     top = min(rows, columns)
-    index = _lower_indices(top, columns)
-    triangle = (
-        jnp.zeros((top, columns), packed.dtype)
-        .at[index]
-        .set(packed[: index[0].size], unique_indices=True)
-    )
-    return jnp.concatenate([triangle, packed[index[0].size :].reshape(-1, columns)])
+    rows_of, columns_of = _lower_indices(top, columns)
+    if top <= SMALL:
+        triangle = (packed[: rows_of.size] @ _placement(top, columns)).reshape(top, columns)
+    else:
+        place = np.zeros((top, columns), int)
+        place[rows_of, columns_of] = np.arange(rows_of.size)
+        triangle = jnp.tril(packed[place])
+    return jnp.concatenate([triangle, packed[rows_of.size :].reshape(-1, columns)])
 
 
 def pack_lower(matrix: Float[Array, "r c"]) -> Float[Array, " free"]:
@@ -55,12 +59,17 @@ def pack_lower(matrix: Float[Array, "r c"]) -> Float[Array, " free"]:
     return jnp.concatenate([matrix[_lower_indices(top, columns)], matrix[top:].ravel()])
 
 
+def diagonal(matrix: Float[Array, "r r"]) -> Float[Array, " r"]:
+    """Return the diagonal by a masked sum, which compiles to far less than a look-up."""
+    return jnp.sum(jnp.where(np.eye(len(matrix), dtype=bool), matrix, 0.0), axis=1)
+
+
 @functools.lru_cache(maxsize=64)
-def _placement(size: int) -> np.ndarray:
-    """Return the 0/1 matrix that puts packed entries into a square, to replace a scatter."""
-    rows, columns = _lower_indices(size, size)
-    place = np.zeros((rows.size, size * size))
-    place[np.arange(rows.size), rows * size + columns] = 1.0
+def _placement(rows: int, columns: int) -> np.ndarray:
+    """Return the 0/1 matrix that puts packed entries into a rectangle, to replace a scatter."""
+    at = _lower_indices(rows, columns)
+    place = np.zeros((at[0].size, rows * columns))
+    place[np.arange(at[0].size), at[0] * columns + at[1]] = 1.0
     return place
 
 
@@ -70,7 +79,7 @@ def unpack_log_cholesky(packed: Float[Array, " free"], size: int) -> Float[Array
     on_diagonal = rows == columns
     # Entries off the diagonal may be too large to exponentiate.
     entries = jnp.where(on_diagonal, jnp.exp(jnp.where(on_diagonal, packed, 0.0)), packed)
-    return (entries @ _placement(size)).reshape(size, size)
+    return (entries @ _placement(size, size)).reshape(size, size)
 
 
 def log_cholesky_diagonal(packed: Float[Array, " free"], size: int) -> Float[Array, " s"]:

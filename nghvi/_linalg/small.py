@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
@@ -69,9 +70,10 @@ def inverse_lower(lower: Float[Array, "r r ..."]) -> Float[Array, "r r ..."]:
         batch = lower if lower.ndim == 3 else lower[..., None]
         found = jnp.moveaxis(lapack_inverse_lower(jnp.moveaxis(batch, -1, 0)), 0, -1)
         return found.reshape(lower.shape)
+    identity = np.eye(r, dtype=lower.dtype).reshape(r, r, *[1] * (lower.ndim - 2))
     rows: list[Array] = []
     for i in range(r):
-        row = jnp.zeros_like(lower[0]).at[i].set(1.0)
+        row = jnp.broadcast_to(identity[i], lower.shape[1:])
         for j, known in enumerate(rows):
             row = row - lower[i, j] * known
         rows.append(row / lower[i, i])

@@ -30,6 +30,7 @@ COMMANDS = {
     "summary": ("show the parameters and verdict of a run", "nghvi.cli.show:add_summary"),
     "report": ("write the report of a run", "nghvi.cli.show:add_report"),
     "demo": ("fit a mixed model to built-in data and report on it", "nghvi.cli.show:add_demo"),
+    "warm": ("compile programs before somebody waits for them", "nghvi.cli.warm:add"),
     "reproduce": ("run a study of the paper: tables and figures", "nghvi.cli.reproduce:add"),
 }
 """What each command is for, and the function that adds its arguments to a parser."""

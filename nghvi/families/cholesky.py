@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from nghvi._core.variational import RemainingError, Variational
 from nghvi._linalg.damped_cg import SolveInfo, SolveOptions, exact_solve
-from nghvi._linalg.lowrank import pack_lower, unpack_lower
+from nghvi._linalg.lowrank import diagonal, pack_lower, unpack_lower
 from nghvi._typing import Scalar
 
 LARGEST_SCALING = 4.0
@@ -52,7 +52,7 @@ class CholeskyGaussian(WithTriangularScale):
     def from_covariance_factor(mean: Array, factor: Array) -> "CholeskyGaussian":
         """Return the Gaussian with this mean and any square root of its covariance."""
         triangular = jnp.linalg.qr(factor.T, mode="r").T
-        signs = jnp.where(jnp.diagonal(triangular) < 0, -1.0, 1.0)
+        signs = jnp.where(diagonal(triangular) < 0, -1.0, 1.0)
         return CholeskyGaussian(mean, pack_lower(triangular * signs))
 
     @property
@@ -65,7 +65,7 @@ class CholeskyGaussian(WithTriangularScale):
     def log_density(self, theta: Float[Array, " m"]) -> Scalar:
         factor = self.factor
         white = solve_triangular(factor, theta - self.mean, lower=True)
-        log_det = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(factor))))
+        log_det = jnp.sum(jnp.log(jnp.abs(diagonal(factor))))
         return -0.5 * (self.dim * np.log(2 * np.pi) + white @ white) - log_det
 
     def pull_back(self, noise: Float[Array, "s e"], score: Float[Array, "s m"]) -> Self:
@@ -106,7 +106,7 @@ class CholeskyGaussian(WithTriangularScale):
     def remaining_error(self, gradient: Self) -> RemainingError:
         factor = self.factor
         half = _half_lower(factor.T @ gradient.factor)
-        change = jnp.diagonal(factor @ (half + half.T) @ factor.T)
+        change = diagonal(factor @ (half + half.T) @ factor.T)
         displacement = factor @ (factor.T @ gradient.mean)
         sd = self.standard_deviation()
         return RemainingError(displacement / sd, 0.5 * change / sd**2)
@@ -120,4 +120,4 @@ class CholeskyGaussian(WithTriangularScale):
 
 def _half_lower(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """Return tril(matrix) with its diagonal halved."""
-    return jnp.tril(matrix) - 0.5 * jnp.diag(jnp.diagonal(matrix))
+    return jnp.tril(matrix) - 0.5 * jnp.diag(diagonal(matrix))

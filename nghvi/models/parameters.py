@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 
 from nghvi._core import near_zero
 from nghvi._linalg import small
-from nghvi._linalg.lowrank import pack_lower, unpack_log_cholesky, unpack_lower
+from nghvi._linalg.lowrank import diagonal, pack_lower, unpack_log_cholesky, unpack_lower
 from nghvi._programs import program
 from nghvi._typing import PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
@@ -112,7 +112,7 @@ def to_free(
         free = 2 * (jnp.log(unit) + near_zero.log_in_units(coordinates))
         return free, r * np.log(2) + jnp.sum(jnp.log(near_zero.slope(coordinates)))
     entries = unpack_lower(coordinates, r, r)
-    u = jnp.diagonal(entries)
+    u = diagonal(entries)
     shape = jnp.tril(jnp.sinh(entries), -1) + jnp.eye(r)
     # Omega = D^-1 A^-T A^-1 D^-1 with A this shape: sds are norms of the columns of A^-1 over D.
     norms = 0.5 * jnp.log(jnp.sum(small.inverse_lower(shape) ** 2, axis=0))
@@ -131,7 +131,7 @@ def from_free(
         return near_zero.coordinate(0.5 * free - jnp.log(unit))
     lower = unpack_log_cholesky(free, unit.size)
     log_sds = 0.5 * jnp.log(jnp.sum(small.inverse_lower(lower) ** 2, axis=0))
-    kappa = jnp.arcsinh(jnp.tril(lower, -1) / jnp.diagonal(lower)[:, None])
+    kappa = jnp.arcsinh(jnp.tril(lower, -1) / diagonal(lower)[:, None])
     return pack_lower(kappa + jnp.diag(near_zero.coordinate(log_sds - jnp.log(unit))))
 
 

@@ -1,8 +1,11 @@
 """The command line program, as a person would call it."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import nghvi
+from nghvi import _compiled
 from nghvi.cli import main
 from nghvi.datasets import simulate_schools
 
@@ -33,3 +36,20 @@ def test_the_built_in_data_are_what_they_say():
     assert data.frame["school"].nunique() == 60
     assert np.isfinite(data.frame.drop(columns="school").to_numpy()).all()
     assert data.frame.equals(simulate_schools().frame)
+
+
+def test_warm_compiles_what_a_fit_of_about_that_size_needs(capsys):
+    assert main(["warm", "--inputs", "1", "--slopes", "0", "--groups", "20"]) == 0
+    assert "1 inputs, 0 slopes, 20 groups" in capsys.readouterr().err
+    kept = set(_compiled.programs_folder.glob("*.compiled"))
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"g": np.arange(81) % 27, "x": rng.normal(size=81)})
+    nghvi.mixed("y ~ x + (1 | g)", frame.assign(y=rng.normal(size=81))).summary()
+    assert set(_compiled.programs_folder.glob("*.compiled")) == kept
+
+
+def test_warm_refuses_what_it_cannot_do(monkeypatch, capsys):
+    assert main(["warm", "--groups", "0"]) == 2
+    monkeypatch.setattr(_compiled, "programs_folder", None)
+    assert main(["warm"]) == 2
+    assert "NGHVI_CACHE" in capsys.readouterr().err
