@@ -23,10 +23,13 @@ ROWS_PER_GROUP = 4
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     tell(parser, run, EXAMPLES)
-    numbers = {"type": int, "nargs": "+", "metavar": "N"}
-    parser.add_argument("--inputs", default=[1, 2, 3], help="numbers of input columns", **numbers)
-    parser.add_argument("--slopes", default=[0, 1], help="numbers of random slopes", **numbers)
-    parser.add_argument("--groups", default=[64, 256], help="numbers of groups", **numbers)
+    for name, usual, what in (
+        ("--inputs", [1, 2, 3], "input columns"),
+        ("--slopes", [0, 1], "random slopes"),
+        ("--groups", [64, 256], "groups"),
+    ):
+        told = f"numbers of {what}; by default {' '.join(map(str, usual))}"
+        parser.add_argument(name, type=int, nargs="+", metavar="N", default=usual, help=told)
 
 
 def run(chosen: argparse.Namespace) -> int:
