@@ -83,7 +83,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="leave out the linear part alongside the network, as in the paper's model",
     )
-    parser.add_argument("--response", choices=sorted(RESPONSES), default="gaussian")
+    parser.add_argument(
+        "--response",
+        choices=sorted(RESPONSES),
+        default="gaussian",
+        metavar="NAME",
+        help=f"distribution of the response, by default gaussian; one of {', '.join(RESPONSES)}",
+    )
     parser.add_argument(
         "--trials", type=_number_or_column, help="a column or number of trials (with --target)"
     )
@@ -100,7 +106,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", type=_number_or_column, help="a column of precisions (with --target)"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="seed of random numbers, by default 0")
     parser.add_argument("--steps", type=int, help="steps of a network or of another method")
     parser.add_argument(
         "--batch-groups",

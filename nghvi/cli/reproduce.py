@@ -92,14 +92,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="few steps and two data sets")
     parser.add_argument("--replicates", type=int, help="number of data sets")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first data set")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("reproduction"))
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path("reproduction"),
+        help="directory for tables and figures, by default reproduction",
+    )
     parser.add_argument(
         "--parameters",
         type=pathlib.Path,
         help="JSON file of the authors' parameters of Example 2(b)",
     )
     parser.add_argument(
-        "--data", type=pathlib.Path, help="a folder or file of returns and factors, for finance"
+        "--data", type=pathlib.Path, help="returns and factors for finance, months and controls"
     )
 
 

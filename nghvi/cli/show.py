@@ -25,7 +25,9 @@ SUMMARY_EXAMPLES = "nghvi summary run\nnghvi summary run --level 0.95 --json"
 def add_summary(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     tell(parser, run_summary, SUMMARY_EXAMPLES)
-    parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
+    parser.add_argument(
+        "run_directory", metavar="run", type=pathlib.Path, help="the --out of a fit"
+    )
     parser.add_argument("--level", type=float, default=LEVEL, help="probability of the intervals")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -75,7 +77,9 @@ REPORT = "report.html"
 def add_report(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     tell(parser, run_report, REPORT_EXAMPLES)
-    parser.add_argument("run_directory", metavar="run", type=pathlib.Path, help="--out of a fit")
+    parser.add_argument(
+        "run_directory", metavar="run", type=pathlib.Path, help="the --out of a fit"
+    )
     parser.add_argument(
         "--data",
         type=pathlib.Path,
