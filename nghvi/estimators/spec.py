@@ -147,7 +147,8 @@ class Spec(NamedTuple):
         if settings.formula is not None and not _is_auto(settings.random):
             asked = random_columns(settings.random, features, grouped=grouped, deep=deep)
             if asked != chosen:
-                said = f"that effects are of {', '.join(repr(features[j]) for j in chosen)}"
+                varying = ", ".join(repr(features[j]) for j in chosen)
+                said = f"that there are effects of {varying}"
                 raise _contradiction(f"random={settings.random!r}", parse(settings.formula), said)
         return chosen
 

@@ -106,7 +106,7 @@ CASES = [
         )
         for v in (0, -1)
     ),
-    ("ordered-logit", "grade", GOOD.assign(grade=1), "grade has 1 class: .*at least two"),
+    ("ordered-logit", "grade", GOOD.assign(grade=1), "grade has 1 class, .*at least two"),
     (
         "ordered-probit",
         "grade",

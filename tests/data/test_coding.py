@@ -1,5 +1,8 @@
-"""Inputs as they come: categories, gaps, columns that are not the fit's. Oracles are the formula's
-coding and columns made by hand; what a fit reads is compared exactly, without fitting."""
+"""Inputs of any kind: categories, gaps, and columns that differ from those of the fit.
+
+Oracles are the coding of formulas and columns made by hand. What a fit reads is compared exactly,
+without fitting.
+"""
 
 import numpy as np
 import pandas as pd
@@ -39,7 +42,7 @@ HOLES = FRAME.assign(
 
 
 def reader(frame, **settings):
-    """What a fit learns about the columns, without the fit."""
+    """Return what a fit would learn about the columns."""
     found = RowReader.of(nghvi.MixedRegressor("g", **settings), frame, Gaussian())
     return found._replace(columns=tuple(frame.columns))
 

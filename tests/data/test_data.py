@@ -1,4 +1,4 @@
-"""Grouped data: where rows go, and sums over groups against numpy."""
+"""Grouped data: where rows are placed, and sums over groups compared with numpy."""
 
 import functools
 
@@ -20,7 +20,7 @@ def shuffled_codes(sizes, seed=0):
 
 
 def skewed_sizes(seed):
-    """Pareto sizes: most groups have a few rows, one has hundreds; a tenth are empty."""
+    """Return Pareto sizes: most groups have few rows, one has hundreds, a tenth are empty."""
     rng = np.random.default_rng(seed)
     sizes = np.ceil(rng.pareto(1.0, 200) + 1e-3).astype(int).clip(1, 5000)
     sizes[rng.random(200) < 0.1] = 0
@@ -52,7 +52,7 @@ def test_every_row_is_placed_once_and_groups_are_contiguous(sizes):
     owner = np.repeat(layout.group_order, slots)
     assert np.unique(layout.position).size == codes.size
     np.testing.assert_array_equal(owner[layout.position], codes)
-    # Rows fill their group's slots from the first one on, in their original order.
+    # Rows fill the slots of their group from the first, in their original order.
     starts = (np.cumsum(slots) - slots)[np.argsort(layout.group_order)]
     for code, size in enumerate(sizes):
         expected = starts[code] + np.arange(size)
@@ -81,7 +81,7 @@ problems = pytest.mark.parametrize("name", SIZES)
 
 @functools.cache
 def table(name):
-    """Columns 1, x1, x2; y; group codes; rows in random order."""
+    """Return columns 1, x1, x2; y; and group codes, with rows in random order."""
     rng, codes = np.random.default_rng(1), shuffled_codes(SIZES[name])
     x = np.column_stack([np.ones(codes.size), rng.normal(size=(codes.size, 2))])
     return x, rng.normal(size=codes.size), codes
@@ -119,7 +119,7 @@ def test_expanding_gives_every_row_the_value_of_its_group(name):
     np.testing.assert_array_equal(
         rows.in_original_order(rows.sum(expanded)), np.arange(sizes.size) * sizes
     )
-    # The adjoint of the sum, padding aside.
+    # The adjoint of the sum, apart from padding.
     values = jnp.asarray(np.random.default_rng(2).normal(size=rows.num_groups))
     np.testing.assert_allclose(
         rows.total(rows.y * rows.expand(values)), rows.sum(rows.y) @ values, rtol=1e-12
@@ -202,7 +202,7 @@ def test_linear_statistics_give_the_moments_of_the_rows(name):
     ids=["linear", "panel"],
 )
 def test_sums_of_any_number_of_rows_share_programs(reduce):
-    """What a program is compiled for is the same: structure, shapes, types."""
+    """A compiled program depends on structure, shapes and types, which are the same."""
 
     def seen(size):
         x = np.arange(3.0)[np.arange(size) % 3, None]
@@ -230,11 +230,11 @@ def test_numbers_of_groups_share_programs():
     assert [statistics_of(n).filled_up().num_groups for n in (3, 57, 1025)] == [16, 64, 1152]
     full, many = statistics_of(64), statistics_of(5000)
     assert full.filled_up() is full
-    assert many.filled_up() is many  # another program costs less
+    assert many.filled_up() is many  # compiling another program is cheaper
 
 
 def test_an_empty_group_adds_nothing():
-    """To the likelihood, its slopes and the mean squares; the sums over groups are rounded anew."""
+    """Likelihood, slopes and mean squares stay; only the rounding of sums over groups changes."""
     statistics, coef = statistics_of(57), jnp.array([0.3, -1.0, 2.0])
     factor = jnp.array([[2.0, 0.0], [-0.7, 0.5]])
 
@@ -258,12 +258,12 @@ def test_an_empty_group_adds_nothing():
 
 @problems
 def test_linear_statistics_lose_no_digits_to_a_large_mean(name):
-    """y = 1e6 + noise of sd 1e-3: naive cross products would keep no digit of the residuals."""
+    """With y = 1e6 + noise of sd 1e-3, naive cross products would lose all digits of residuals."""
     x, noise, codes = table(name)
     rows = Rows.from_arrays(x, 1e6 + 1e-3 * noise, codes, SIZES[name].size)
     statistics = LinearStatistics.from_rows(rows, RANDOM)
     coef = np.array([1e6 + 2e-4, 1e-4, -3e-4])
-    # Exact in extended precision; y itself is rounded to 1e-10, a relative 1e-7 of the noise.
+    # Exact in extended precision; y itself is rounded to 1e-10, which is 1e-7 of the noise.
     exact = np.asarray(rows.y, np.longdouble) - np.asarray(rows.x, np.longdouble) @ coef
     mask = np.ones(len(exact)) if rows.weight is None else np.asarray(rows.weight)
     ours = compiled_moments(statistics, jnp.asarray(coef))
@@ -274,7 +274,7 @@ def test_linear_statistics_lose_no_digits_to_a_large_mean(name):
 
 
 def test_small_tables_are_padded_rather_than_divided():
-    """Every block is code of its own; where a table is large, padding would cost more."""
+    """Every block adds code to a program; in a large table padding would cost more."""
     sizes = np.array([11, 13, 15, 17, 19, 21])
     assert lay_out(shuffled_codes(sizes), 6).blocks == ((6, 21),)
     assert len(lay_out(shuffled_codes(np.tile(sizes, 200)), 1200).blocks) > 1

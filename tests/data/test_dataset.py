@@ -1,4 +1,4 @@
-"""Rows on disk: indexed and sorted as pandas would, fitted and predicted as in memory."""
+"""Rows on disk are indexed and sorted as by pandas, and fitted and predicted as in memory."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ NETWORK = {"hidden": (3,), "steps": 24, "n_starts": 1, "batch_groups": 10}
 
 @pytest.fixture(scope="module")
 def frame():
-    """Groups with text labels, unequal, their rows in no order."""
+    """Return unequal groups with text labels, rows in random order."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 12, 40)
     group = rng.permutation(np.repeat(np.arange(40), sizes))
@@ -36,7 +36,7 @@ def frame():
 
 @pytest.fixture(scope="module")
 def folder(frame, tmp_path_factory):
-    """The rows in three files."""
+    """Write the rows to three files."""
     place = tmp_path_factory.mktemp("large") / "firms"
     place.mkdir()
     for i, part in enumerate(np.array_split(np.arange(len(frame)), 3)):
@@ -65,7 +65,7 @@ def in_memory(frame):
 
 
 def test_the_index_is_what_pandas_finds(frame, folder, monkeypatch):
-    monkeypatch.setattr(parquet, "ROWS_AT_ONCE", 7)  # many small batches, merged as they come
+    monkeypatch.setattr(parquet, "ROWS_AT_ONCE", 7)  # many small batches, merged as they are read
     chosen = parquet.Selection(tuple(INPUTS), "firm", "y")
     found = parquet.index(parquet.files_of(folder), chosen)
     sizes = frame.groupby("firm").size()
@@ -79,7 +79,7 @@ def test_the_index_is_what_pandas_finds(frame, folder, monkeypatch):
 def test_the_response_of_every_row_is_checked(frame, tmp_path):
     counts = frame.assign(y=np.arange(len(frame)) % 5)
     labels = np.unique(counts["firm"])
-    for label in labels[[0, 13, 39]]:  # wherever its piece is
+    for label in labels[[0, 13, 39]]:  # whichever piece it is in
         wrong = counts.copy()
         wrong.loc[wrong.index[wrong["firm"] == label][0], "y"] = -7
         wrong.to_parquet(tmp_path / "wrong.parquet")
@@ -98,12 +98,15 @@ def test_rows_are_sorted_by_group_in_the_order_of_the_files(frame, copy):
 
 
 def test_sorting_by_buckets_gives_the_same_copy(folder, copy, tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "BUCKET_BYTES", 1)  # a piece each
+    monkeypatch.setattr(parquet, "BUCKET_BYTES", 1)  # one piece per bucket
     monkeypatch.setattr(parquet, "ROWS_AT_ONCE", 16)
     other = copied(folder, tmp_path / "rows")
     names = sorted(p.name for p in other.directory.iterdir())
     assert names == sorted(p.name for p in copy.directory.iterdir())
-    for name in set(names) - {"mean.npy", "variance.npy"}:  # sums of other batches, rounded
+    for name in set(names) - {
+        "mean.npy",
+        "variance.npy",
+    }:  # sums over other batches round differently
         assert (other.directory / name).read_bytes() == (copy.directory / name).read_bytes()
 
 
@@ -133,7 +136,7 @@ def test_pieces_on_disk_are_those_in_memory_bit_for_bit(frame, copy):
 
 
 def test_a_fit_from_disk_goes_on_from_its_checkpoints(folder, tmp_path):
-    """What was kept last is taken away: the fit goes on from before, to the same bits."""
+    """Without the newest checkpoint, the fit continues from an older one, to the same bits."""
 
     def fitted():
         model = nghvi.MixedRegressor("firm", **NETWORK, random_state=0)
@@ -203,7 +206,7 @@ def test_a_copy_is_used_again_until_the_files_change(frame, tmp_path):
     made = (tmp_path / "mine" / "records.bin").stat().st_mtime_ns
     nghvi.MixedRegressor("firm").fit(dataset, "y")
     assert (tmp_path / "mine" / "records.bin").stat().st_mtime_ns == made
-    # A linear model needs sums by group only, and keeps them: the same as in memory.
+    # A linear model needs only sums by group and keeps them: the result is that in memory.
     whole = nghvi.MixedRegressor("firm").fit(frame[["a", "firm", "b"]], frame["y"])
     pd.testing.assert_frame_equal(linear.summary(), whole.summary(), rtol=1e-6)
     frame.assign(y=2 * frame["y"]).to_parquet(file)

@@ -1,4 +1,4 @@
-"""Labels of groups: nothing merges, nothing missing passes, and a changed type is no new group."""
+"""Labels of groups: none are merged, none may be missing, and another type is not a new group."""
 
 import datetime
 
@@ -81,9 +81,9 @@ def test_labels_of_several_kinds_that_look_the_same_warn():
         (["0.0", "1.0", "2"], [0, 1], [0, 1, -1]),
         ([0, 1], ["0.0", "1.0"], [0, 1]),
         ([1.0, 2.5], [1, 2], [0, -1]),
-        ([7], ["7", "07"], [0]),  # literally
+        ([7], ["7", "07"], [0]),  # the same literally
         ([7, 8], ["007", "8"], [0, 1]),
-        ([7], ["007", "07"], [-1]),  # which of the two?
+        ([7], ["007", "07"], [-1]),  # ambiguous
         (["9223372036854775809"], np.array([2**63, 2**63 + 1], np.uint64), [1]),
         (np.array([5], np.uint64), [4, 5], [1]),
         ([1], DAYS, [-1]),
@@ -116,7 +116,7 @@ def test_predictions_of_strangers_only_warn(fitted, panel):
     with pytest.warns(DataWarning, match=r"'g': 0 of 30 groups are known \(now 1000, 1001"):
         fitted.predict(strangers)
     fitted.predict(strangers, which="population")
-    fitted.predict(strangers[strangers["g"] < 1003])  # a few new groups are everyday use
+    fitted.predict(strangers[strangers["g"] < 1003])  # a few new groups are normal
     assert issubclass(nghvi.DataWarning, UserWarning)
 
 

@@ -1,4 +1,4 @@
-"""Data that can be read but were not meant so: refused or warned of, with column and remedy."""
+"""Data that were probably meant otherwise: an error or a warning names column and remedy."""
 
 import copy
 import dataclasses
@@ -59,7 +59,7 @@ def test_text_that_means_numbers_or_dates_is_refused(values, said):
     "values",
     [
         (np.arange(N) % 3).astype(str),  # a category written in digits
-        [f"{i % 12:02d}" for i in range(N)],  # zeros in front make a code
+        [f"{i % 12:02d}" for i in range(N)],  # leading zeros make it a code
         np.where(np.arange(N) % 2, "1.5 l", "0.5 l"),
         np.where(np.arange(N) % 2, "2020-01-01", "2020-07-01"),  # two dates are two levels
     ],
@@ -162,7 +162,7 @@ def test_sizes_beyond_numbers_are_refused(power, tmp_path):
 
 
 def test_a_summary_that_is_not_finite_is_a_failure(fitted):
-    """The last guard: whatever the optimiser says."""
+    """The last safeguard, whatever the optimiser reports."""
     assert fitted.converged_
     pool = fitted.posterior_.inference.pool
     broken = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Pieces of grouped data: nothing is lost or counted twice, and they add up to the whole."""
+"""Pieces of grouped data: no row is lost or counted twice, and they add up to the whole."""
 
 import functools
 
@@ -36,7 +36,7 @@ def test_every_group_is_dealt_once_to_a_block_that_holds_it(sizes, seed):
     room = np.repeat(lengths, counts)
     held = np.where(dealt.members >= 0, sizes[dealt.members], 0)
     assert (held <= room).all()
-    # No piece is longer than it must be.
+    # No piece is longer than necessary.
     for (count, _), start in zip(dealt.blocks, np.cumsum(counts) - counts, strict=True):
         there = (dealt.members[:, start : start + count] >= 0).sum(axis=1)
         assert there.max() == count
@@ -53,7 +53,7 @@ def test_rows_are_balanced_whatever_the_sizes():
 
 
 def test_a_seed_deals_at_random_and_every_group_equally_often_to_every_piece():
-    """500 deals: a cell is binomial(500, 1/4); seven sd of 9.7 alarm falsely once in 10^10."""
+    """In 500 deals a cell is binomial(500, 1/4): seven sds of 9.7 fail by chance once in 10^10."""
     sizes, times = SIZES["unbalanced"], np.zeros((PIECES, 11))
     for seed in range(500):
         members = deal(sizes, PIECES, seed).members
@@ -126,7 +126,7 @@ def test_log_marginals_of_pieces_add_up_to_the_whole(kind, name):
 
 
 def test_densities_with_effects_at_rest_add_up_to_the_whole():
-    """They leave out the prior of the effects' covariance, and so must what is taken off."""
+    """Pieces leave out the prior of the effects' covariance, and so must what is subtracted."""
     model, data = model_of("probit"), data_of("probit", "unbalanced")
     params, pieces = some_params(model, data), on_device(cut(data, PIECES))
 
@@ -161,7 +161,7 @@ def test_log_joints_of_pieces_add_up_to_the_whole_and_absent_groups_add_nothing(
     pieces = on_device(in_pieces(dealt, x, y, group, weight))
     params = some_params(model, data)
     effects = np.random.default_rng(3).normal(size=(SIZES[name].size, 2))
-    # Absent groups get effects that would be seen.
+    # Absent groups get effects that would show up.
     parted = np.where((dealt.members >= 0)[..., None], effects[dealt.members], 50.0)
     memory = jnp.asarray(effects[np.argsort(data.original_order)])
 

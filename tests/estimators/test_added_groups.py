@@ -31,7 +31,7 @@ def extended(fitted):
 
 
 def test_added_groups_are_conditioned_on_their_rows(fitted, extended):
-    """Given the same draws of theta: exact but for rounding. The globals stay as they are."""
+    """Given the same draws of theta the result is exact up to rounding; globals do not change."""
     theta = extended.posterior_draws(DRAWS)
     expected = moments(*oracle(theta, BOTH, {**known_groups(), **known_groups(ADDED)}))
     found = extended.predict(BOTH, return_std=True)
@@ -56,7 +56,7 @@ def test_added_groups_are_in_draws_and_tables(extended):
     table = extended.group_effects()
     assert list(table.index[-3:]) == [500, 600, 700]
     assert (np.abs(drawn[:, :, 0].mean(axis=0) - table["intercept_mean"]) < 0.1).all()
-    # Noise of added groups is their own: 5 standard errors of a correlation.
+    # Added groups have noise of their own; the bound is 5 standard errors of a correlation.
     noise = drawn[:, :, 0] - drawn[:, :, 0].mean(axis=0)
     old_and_new = np.corrcoef(noise.T)[:30, 30:]
     globals_alone = np.abs(np.corrcoef(noise.T)[:30, :30] - np.eye(30)).max()
@@ -104,7 +104,7 @@ def test_an_extended_estimator_comes_back_from_a_file(extended, tmp_path):
 
 
 def test_groups_of_classifiers_and_networks_are_added(fitted_case):
-    """A group of successes only moves up; labels of any length keep their names."""
+    """A group with only successes moves up; labels of any length are kept."""
     text = BINARY.assign(g="s" + BINARY["g"].astype(str))
     model = nghvi.MixedClassifier("g").fit(text[COLUMNS], text["y"])
     rows = text[COLUMNS][:10].assign(g="a much longer label")
@@ -133,7 +133,7 @@ def test_labels_are_found_whatever_their_type(labels, levels, expected):
 @pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize("kind", [nghvi.MixedRegressor, nghvi.MixedClassifier])
 def test_counts_are_repeated_rows(kind, standardize):
-    """The same likelihood, summed in another order: the fits differ by rounding only."""
+    """The same likelihood is summed in another order, so that fits differ only by rounding."""
     frame = BINARY if kind is nghvi.MixedClassifier else FRAME
     counts = np.random.default_rng(0).integers(0, 4, len(frame))
     counts[frame["g"] == 0] = 1
@@ -148,7 +148,7 @@ def test_counts_are_repeated_rows(kind, standardize):
 
 
 def test_a_group_that_was_never_observed_has_the_prior():
-    """Counts of 0 for any one group leave the sums of the others alone."""
+    """Counts of 0 for one group do not change the sums of the others."""
     from nghvi.data import LinearStatistics, Rows
 
     x, group = np.arange(1.0, 13.0).reshape(6, 2), np.repeat([0, 1, 2], 2)

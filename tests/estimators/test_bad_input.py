@@ -136,7 +136,7 @@ def test_undetermined_columns_warn_and_fit(change, message):
     with pytest.warns(DataWarning, match=message):
         fitted = nghvi.MixedRegressor("g").fit(X.assign(**change), Y)
     assert fitted.converged_
-    # What the data do determine is untouched: the fitted values, known to 0.005 by 2000 draws.
+    # What the data determine does not change: fitted values, known to 0.005 by 2000 draws.
     plain = nghvi.MixedRegressor("g").fit(X, Y).predict(X, draws=2000)
     found = fitted.predict(X.assign(**change), draws=2000)
     np.testing.assert_allclose(found, plain, atol=0.03)
@@ -213,7 +213,7 @@ def test_huge_predictors_stay_finite():
 def test_settings_are_checked_wherever_they_are_given():
     with pytest.raises(nghvi.InputError, match="Did you mean response="):
         nghvi.mixed("y ~ a", FRAME, family="binomial")
-    with pytest.raises(TypeError, match="Unknown setting"):  # as Python's own complaint is
+    with pytest.raises(TypeError, match="Unknown setting"):  # as for Python's own errors
         nghvi.MixedClassifier(family="binomial")
     with pytest.raises(nghvi.InputError, match="response=3"):
         nghvi.mixed("y ~ a", FRAME, response=3)

@@ -55,7 +55,7 @@ def test_the_network_is_found_beside_both_factors(fitted, rows):
 
 
 def dense_prediction(estimator, rows, new, draws=100):
-    """Means and sds of rows by solving with all rows of the fit, theta by theta."""
+    """Return means and sds of rows, by solving with all rows of the fit for every theta."""
     posterior = estimator.posterior_
     theta = posterior.inference.pool.resample(draws, np.random.default_rng(1))
     both = pd.concat([rows, new], ignore_index=True)
@@ -131,7 +131,7 @@ def test_a_network_without_use_becomes_the_linear_model_with_both_factors():
 
 
 def effects_of(rows, **settings):
-    """Names of the effects that an estimator would fit, by factor."""
+    """Return the names of the effects that an estimator would fit, by factor."""
     model = nghvi.MixedRegressor(**{"group": ["firm", "month"], **QUICK} | settings)
     response = Gaussian()
     reader, source = read_to_fit(model, rows.drop(columns="y"), rows["y"], None, response)

@@ -1,4 +1,4 @@
-"""Leave-one-out, comparison of models and ArviZ trees against independent computations."""
+"""Leave-one-out, comparison of models and ArviZ trees, checked by independent computations."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ PRIORS = Priors(coef_sd=3.0, noise=InverseGamma(3.0, 2.0), effects=InverseGamma(
 
 
 class Exact(NamedTuple):
-    """Leave-one-out by refitting: log density, mean and distribution function of every row."""
+    """Leave-one-out by refitting: log density, mean and distribution function of each row."""
 
     elpd: np.ndarray
     mean: np.ndarray
@@ -29,7 +29,7 @@ class Exact(NamedTuple):
 
 @pytest.fixture(scope="module")
 def tiny():
-    """Six groups of four rows and a random intercept: two variances, all else is Gaussian."""
+    """Return six groups of four rows with a random intercept: given two variances, all Gaussian."""
     rng = np.random.default_rng(5)
     group = np.repeat(np.arange(6), 4)
     x = rng.normal(size=24)
@@ -38,7 +38,7 @@ def tiny():
 
 
 def exact_loo(inputs: pd.DataFrame, y: np.ndarray) -> Exact:
-    """Every row left out of the model with the variances on a grid, the rest integrated out."""
+    """Leave each row out of the model, with variances on a grid and the rest integrated out."""
     x = np.column_stack([np.ones(len(y)), inputs["x"]])
     same = (inputs["g"].to_numpy()[:, None] == inputs["g"].to_numpy()) * 1.0
     log_v, log_t = (
@@ -68,7 +68,7 @@ def tiny_fit(tiny):
 
 
 def test_leave_one_out_is_that_of_refits(tiny, tiny_fit):
-    """Over eight seeds the sum was off by 0.05 +- 0.06, a row by up to 0.06: 5 sds are allowed."""
+    """Over eight seeds the sum was off by 0.05 +- 0.06, a row by up to 0.06; 5 sds are allowed."""
     exact = exact_loo(*tiny)
     found = tiny_fit.loo(*tiny, draws=8000)
     assert found.elpd == pytest.approx(exact.elpd.sum(), abs=0.4)
@@ -90,7 +90,7 @@ def test_rows_that_were_not_fitted_are_predicted_as_they_are(tiny, tiny_fit):
     np.testing.assert_allclose(some["sd"], sd)
     assert some["k_hat"].isna().all()
     drawn = tiny_fit.sample_predictive(X[:20], 20_000)
-    # A share of 20,000 draws, 5 standard errors, besides the noise of 200 draws of theta.
+    # 5 standard errors of a share of 20,000 draws, in addition to the noise of 200 thetas.
     np.testing.assert_allclose(some["pit"], (drawn < y[:20]).mean(axis=0), atol=0.05)
     new = tiny_fit.check_rows(X.assign(g=99), y)
     assert new["k_hat"].isna().all()
@@ -98,7 +98,7 @@ def test_rows_that_were_not_fitted_are_predicted_as_they_are(tiny, tiny_fit):
 
 @pytest.mark.parametrize("name", ["linear", "classes", "deep", "without groups"])
 def test_rows_of_the_fit_are_known_by_their_values(name, fitted_case, tmp_path):
-    """As many rows of the same groups are not the same rows; the same in another order are."""
+    """Equally many rows of the same groups are other rows; the same in another order are not."""
     estimator, X, y = fitted_case(name)
     X, y = pd.DataFrame(X).reset_index(drop=True), np.asarray(y)
     moved = X.assign(a=X["a"] + 1e-9)
@@ -155,7 +155,7 @@ def test_fingerprints_add_up_and_ignore_the_order():
     assert not of(rows[::2]).overlaps(of(rows[1::2]))
     assert of(rows[:3], np.array([1.0, 0.0, 2.0])).same(of([0, 2, 2]))
     assert not of(rows[:2], np.array([0.5, 1.5])).same(of(rows[:2]))
-    # Rows that are there several times may well come again by chance.
+    # Rows that occur several times may well occur again by chance.
     assert not of(np.repeat(rows[:50], 4)).overlaps(of(rows[:50]))
 
 
@@ -291,7 +291,7 @@ def test_classes_have_trees_too(fitted_binary, binary_panel):
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 def test_arviz_stats_reads_the_tree(fitted, panel, tree):
-    """Only where its xarray interface is installed."""
+    """Runs only if the xarray interface is installed."""
     pytest.importorskip("xarray_einstats")
     from arviz_stats import loo
 

@@ -1,4 +1,4 @@
-"""The estimators: right answers on the user's scale, whatever table comes in."""
+"""The estimators give right answers on the user's scale, for any kind of table."""
 
 import signal
 
@@ -16,7 +16,7 @@ COLUMNS = ["g", "a", "b"]
 
 
 def test_posterior_agrees_with_gibbs(panel, fitted, key):
-    """Means within 0.1 sd and sds within 8 %: 10,000 Gibbs draws leave 0.03 sd of noise."""
+    """Means agree within 0.1 sd and sds within 8 %; 10,000 Gibbs draws have 0.03 sd of noise."""
     posterior = fitted.posterior_
     from nghvi.data.grouped import Rows
 
@@ -78,7 +78,7 @@ def test_fit_reports_itself(fitted):
 
 
 def test_effects_are_those_of_the_right_groups(panel):
-    """Groups of very unequal size, labels in no order: each keeps its own effect."""
+    """Groups of very unequal size with unordered labels each keep their own effect."""
     rng = np.random.default_rng(1)
     shift = {"z": 3.0, "m": -3.0, "a": 0.5, "q": -0.5}
     labels = np.repeat(list(shift), [40, 7, 90, 3])
@@ -93,7 +93,7 @@ def test_effects_are_those_of_the_right_groups(panel):
 
 
 def test_standardising_changes_the_scale_of_the_fit_not_the_answer(panel):
-    """With priors flat on both scales the two posteriors agree."""
+    """With priors that are flat on both scales, the two posteriors agree."""
     flat = Priors(coef_sd=1e3, noise=InverseGamma(1e-3, 1e-3), effects=WishartPrecision(1e6))
     frame = panel.assign(a=5 + 10 * panel["a"])
     fits = [

@@ -58,7 +58,7 @@ def test_summary_names_sds_and_correlations_by_factor(fitted):
 
 
 def dense_prediction(estimator, rows, new, draws=200):
-    """Means and sds of new rows with known levels by solving with all rows, theta by theta."""
+    """Return means and sds of new rows with known levels, by solving with all rows per theta."""
     drawn = estimator.posterior_draws(draws, 3)
     both = pd.concat([rows, new], ignore_index=True)
     z = np.column_stack([np.ones(len(both)), both["x"]])

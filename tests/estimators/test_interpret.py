@@ -1,4 +1,4 @@
-"""Interpretation: curves are those of the posterior, groups keep their effects, errors speak."""
+"""Curves follow the posterior, groups keep their effects, and errors name the culprit."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ DRAWS = 2000
 
 @pytest.fixture(scope="module")
 def frame():
-    """20 groups of 10 rows in raw units far from standard ones; the slope of a varies."""
+    """Return 20 groups of 10 rows in units far from standard ones; the slope of a varies."""
     rng = np.random.default_rng(3)
     group = np.repeat(np.arange(20), 10)
     a, b = 50 + 10 * rng.normal(size=200), -3 + rng.normal(size=200)
@@ -42,14 +42,14 @@ def deep(frame, inputs):
 
 @pytest.fixture(scope="module")
 def binary(frame):
-    """Fitted to arrays, the group in the middle, labels as text; a few cheap steps suffice."""
+    """Fit to arrays with the group in the middle and text labels; a few cheap steps suffice."""
     X = np.column_stack([frame["a"], frame["g"], frame["b"]])
     model = nghvi.MixedClassifier(1, method="sg-hvi", steps=20)
     return model.fit(X, np.where(frame["y"] > 115, "yes", "no")), X
 
 
 def slope_of(curve, variable="a"):
-    """Slope of a straight line, and that it is one."""
+    """Return the slope of a curve, after checking that it is a straight line."""
     x, y = curve[variable].to_numpy(), curve["mean"].to_numpy()
     slope, level = np.polyfit(x, y, 1)
     np.testing.assert_allclose(y, level + slope * x, atol=1e-8 * np.ptp(y))
@@ -78,7 +78,7 @@ def test_lek_profile_of_a_linear_model_is_its_line(linear, inputs):
 
 
 def test_bands_are_those_of_the_expected_response(linear):
-    """Quantiles of coef + effects, much narrower than predictive intervals."""
+    """Bands are quantiles of coef + effects, much narrower than predictive intervals."""
     drawn = linear.posterior_draws(4000)
     table = interpret.lek_profile(linear, "a", 7, {"b": -3.0}, grid=[60.0], draws=4000, level=0.8)
     row, at = np.array([1.0, 60.0, -3.0]), np.array([1.0, 60.0])
@@ -163,7 +163,7 @@ def test_deep_model_gives_finite_curves_and_shares(deep, inputs):
 
 
 def test_variance_shares_of_a_linear_model(linear, inputs):
-    """At standardised columns E[h_j^2] = 1: the shares are those of the variances alone."""
+    """With standardised columns E[h_j^2] = 1, so that shares are those of the variances alone."""
     table = interpret.variance_share(linear, draws=1000)
     scale = np.array([1.0, inputs["a"].std(ddof=0)])
     posterior = linear.posterior_
@@ -236,7 +236,7 @@ def test_pictures(linear, binary, inputs):
 
 
 def test_an_input_of_an_interaction_moves_in_all_of_its_columns(frame):
-    """By a formula's own predictions, also with the effects of groups."""
+    """Curves equal a formula's own predictions, also with the effects of groups."""
     data = frame.assign(sector=lambda d: np.where(d["b"] > d["b"].median(), "public", "private"))
     model = nghvi.mixed("y ~ a * sector + (1 | g)", data)
     grid = [-1.0, 0.0, 2.0]

@@ -32,7 +32,7 @@ def design(frame):
 
 
 def conditional(drawn, rows, y):
-    """Moments of a group's effects (S, 2), (S, 2, 2) given each draw and its rows."""
+    """Return moments of a group's effects, (S, 2) and (S, 2, 2), given each draw and its rows."""
     x, precision = design(rows), np.linalg.inv(drawn["effects_cov"])
     noise = drawn["noise_var"][:, None]
     z = x[:, :2]
@@ -67,12 +67,12 @@ def moments(location, sd):
 
 @pytest.fixture(scope="module")
 def given(fitted):
-    """The same draws of theta that predictions use."""
+    """Return the draws of theta that predictions use."""
     return oracle(fitted.posterior_draws(DRAWS, seed=0), BOTH, known_groups())
 
 
 def test_moments_and_densities_are_the_mixture_s(fitted, given):
-    """The same draws of theta: exact but for rounding, far below the tolerance of 1e-8."""
+    """Given the same draws of theta, results are exact up to rounding, far below 1e-8."""
     mean, sd = fitted.predict(BOTH, return_std=True)
     np.testing.assert_allclose(mean, moments(*given)[0], atol=1e-8)
     np.testing.assert_allclose(sd, moments(*given)[1], rtol=1e-8)
@@ -122,7 +122,7 @@ def test_draws_have_the_predicted_moments(name, which, request):
 
 
 def test_rows_of_a_new_group_share_its_effects(fitted):
-    """Covariances of the first new row with one of its own group and one of another."""
+    """Checks covariances of the first new row with a row of its own group and of another."""
     number = 4000
     x = NEW.iloc[[0, 1, 4]]
     drawn = fitted.sample_predictive(x, draws=number)
@@ -180,7 +180,7 @@ def test_intervals_do_not_depend_on_chunks(fitted, monkeypatch):
 
 
 def test_spread_survives_a_large_mean():
-    """No cancellation where y is far from 0 against its own variation."""
+    """No digits cancel if y is far from 0 relative to its variation."""
     x, far = FRAME[COLUMNS], nghvi.priors.Priors(coef_sd=1e10)
     model = nghvi.MixedRegressor("g", standardize=False, priors=far)
     near = model.fit(x, FRAME["y"]).predict(x, return_std=True)[1]

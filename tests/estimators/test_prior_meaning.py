@@ -1,4 +1,4 @@
-"""What priors mean: their draws, the units they are in, and that the default does no harm."""
+"""What priors mean: their draws, their units, and that the default does no harm."""
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ def log_volume_by_autodiff(stated, free):
 
 @pytest.mark.parametrize("prior", EFFECTS_PRIORS.values(), ids=EFFECTS_PRIORS)
 def test_the_volume_is_the_jacobian_of_what_the_prior_is_stated_for(prior):
-    """Up to a constant: differences between two points."""
+    """Densities are known up to a constant, so differences between two points are compared."""
     r, rows, columns = 3, *np.tril_indices(3)
 
     def stated(free):
@@ -128,7 +128,7 @@ def test_scales_that_do_not_fit_the_effects_are_refused():
 
 
 def panel(noise_sd, groups=8, rows=6, seed=3):
-    """Steep slopes by group and hardly any noise."""
+    """Return data with steep slopes by group and hardly any noise."""
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(groups), rows)
     x = np.tile(np.linspace(-1.5, 1.5, rows), groups)
@@ -153,7 +153,7 @@ def test_the_default_leaves_small_noise_small(quiet):
     low, middle, high = sd_of_noise(quiet)
     assert low < 0.03 < high
     assert abs(middle / 0.03 - 1) < 0.2
-    # What the inverse gamma prior of the paper makes of it.
+    # The result with the inverse gamma prior of the paper.
     paper = Priors(noise=InverseGamma())
     assert sd_of_noise(nghvi.mixed(FORMULA, panel(0.03), priors=paper))[0] > 0.2
 
@@ -170,7 +170,7 @@ def test_the_default_follows_the_units_of_the_data(quiet, unit):
 
 
 def test_a_column_far_from_zero_that_cannot_be_centred_keeps_its_slope():
-    """Independent slopes leave the column where it is: the intercept is far off, and may be."""
+    """With independent slopes a column is not centred, and the prior allows a distant intercept."""
     data = panel(0.5).assign(x=lambda d: d["x"] + 2000)
     found = nghvi.mixed("y ~ x + (1 + x || g)", data).summary()
     least_squares = np.polyfit(data["x"], data["y"], 1)

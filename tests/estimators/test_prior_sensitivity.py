@@ -1,4 +1,4 @@
-"""Power scaling: against conjugate posteriors, and what it says of good and of bad priors."""
+"""Power scaling agrees with conjugate posteriors, and tells good priors from bad ones."""
 
 import numpy as np
 import pandas as pd
@@ -79,7 +79,7 @@ def test_the_default_is_not_flagged_and_a_prior_against_the_data_is(usual, tight
 
 
 def test_a_fitted_model_agrees_with_the_exact_scaled_posterior():
-    """With the noise pinned down by its prior, the coefficients are conjugate."""
+    """With noise fixed by its prior, the coefficients are conjugate."""
     data, power, sd = plain(rows=4, groups=10), 1.25, 0.3
     known = Priors(coef_sd=sd, noise=InverseGamma(1e7, 1e7))
     model = nghvi.MixedRegressor(standardize=False, priors=known)

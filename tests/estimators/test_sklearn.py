@@ -11,8 +11,11 @@ import nghvi
 
 
 def all_checks():
-    """Pairs of an estimator and a check. That they do not inherit from scikit-learn's base class,
-    which is slow to load, is what one warning says; what it asks for is tested here."""
+    """Return pairs of an estimator and a check.
+
+    A warning says that the estimators do not inherit from scikit-learn's base class, which is slow
+    to load; what that class stands for is tested here.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Estimator Mixed.* does not inherit")
         for estimator in (nghvi.MixedRegressor(), nghvi.MixedClassifier()):

@@ -1,4 +1,4 @@
-"""The estimators inside scikit-learn's tools, and tables of every kind. Seeds are fixed."""
+"""The estimators inside scikit-learn's tools, and with tables of every kind. Seeds are fixed."""
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,7 @@ def test_a_pipeline_passes_the_group_column_through(fitted):
     pipeline.fit(X.assign(kind=kind), Y)
     assert set(pipeline[-1].feature_names_in_) == {"kind_red", "a", "b", "g"}
     found = pipeline.predict(X.assign(kind=kind))
-    # One more column of noise: its coefficient is 0 but for a standard error of 0.07.
+    # Another column of noise, whose coefficient is 0 with a standard error of 0.07.
     np.testing.assert_allclose(found, fitted.predict(X), atol=0.4)
     assert np.corrcoef(found, fitted.predict(X))[0, 1] > 0.99
 
@@ -59,7 +59,7 @@ def test_search_over_effects_and_networks():
 
 
 def test_left_out_groups_are_predicted_from_the_population():
-    """The effects of unseen groups are out of reach, the slope is not."""
+    """The effects of unseen groups cannot be predicted, but the slope can."""
     model = nghvi.MixedRegressor("g")
     train, test = next(GroupKFold(3).split(X, Y, GROUP))
     assert not set(GROUP[train]) & set(GROUP[test])
@@ -74,7 +74,7 @@ def test_left_out_groups_are_predicted_from_the_population():
 
 
 def test_tables_of_every_kind_predict_alike(fitted):
-    """Fitted on each and predicting with another, names or positions allowing."""
+    """Fit to each kind of table and predict with another, by names or positions."""
     expected = fitted.predict(X)
     assert list(fitted.feature_names_in_) == COLUMNS
     polars = pl.from_pandas(X)

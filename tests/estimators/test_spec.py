@@ -1,4 +1,4 @@
-"""An estimator with a formula: the formula decides, whoever fits it and whatever else is set."""
+"""Estimators with a formula: it decides, however the estimator is fitted and what else is set."""
 
 import numpy as np
 import pandas as pd
@@ -67,9 +67,9 @@ def test_settings_that_contradict_the_formula_are_refused(settings, said):
 
 def test_settings_without_groups_or_with_two_bars():
     for formula, settings, said in [
-        ("y ~ a", {"group": "g"}, "says no groups"),
-        ("y ~ a", {"random": "intercept"}, "says no effects"),
-        ("y ~ a + (a || g)", {"covariance": "full"}, "independent effects"),
+        ("y ~ a", {"group": "g"}, "says that there are no groups"),
+        ("y ~ a", {"random": "intercept"}, "says that there are no effects"),
+        ("y ~ a + (a || g)", {"covariance": "full"}, "effects are independent"),
         ("y ~ a + b + (1 | g)", {"random": "all", "hidden": (3,)}, "effects of 'intercept'"),
     ]:
         with pytest.raises(nghvi.InputError, match=said):

@@ -1,4 +1,4 @@
-"""Inputs with heavy tails, and categories of many levels, in networks. Seeds are fixed."""
+"""Inputs with heavy tails and categories with many levels in networks. Seeds are fixed."""
 
 import warnings
 
@@ -60,7 +60,7 @@ def test_a_tamed_network_is_the_network_of_the_mapped_columns():
     found = network(weights, jnp.asarray(x))
     np.testing.assert_allclose(found, plain(weights, jnp.asarray(mapped)), rtol=1e-12, atol=1e-14)
     usual = np.abs(x[:, 1]) < 10
-    assert np.std(x[usual, 1]) / np.std(x[:, 1]) < 1e-4  # flat, as standardised by the sd
+    assert np.std(x[usual, 1]) / np.std(x[:, 1]) < 1e-4  # nearly constant if standardised by the sd
     assert np.std(mapped[usual, 1]) > 0.3
     assert tamed(plain, x[:, [0, 2, 0]]) is plain
 
@@ -93,7 +93,7 @@ def test_the_choice_is_checked():
 
 
 def test_a_network_pools_a_category_of_many_levels():
-    """As if it had been named as a further grouping factor with intercepts."""
+    """The category acts as if it had been named as a further grouping factor with intercepts."""
     ours = RowReader.of(nghvi.MixedRegressor("g", **DEEP), FRAME, Gaussian())
     stated = nghvi.MixedRegressor(["g", "town"], **DEEP)
     theirs = RowReader.of(stated, FRAME, Gaussian())

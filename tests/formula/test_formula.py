@@ -1,4 +1,4 @@
-"""Formulas without fits: every element of the syntax against a design made by hand."""
+"""Formulas without fits: every element of the syntax, compared with a design made by hand."""
 
 import numpy as np
 import pandas as pd
@@ -28,12 +28,12 @@ ORTHONORMAL = np.linalg.qr(np.column_stack([np.ones(N), X, X**2]))[0]
 
 
 def spline(x):
-    """Cubic polynomials on the unit interval: a B-spline without inner knots (Bernstein's)."""
+    """Return cubic Bernstein polynomials: a B-spline on the unit interval without inner knots."""
     t = (x - x.min()) / (x.max() - x.min())
     return [3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3]
 
 
-# formula, columns by hand (the intercept left out), names of effects, known coefficients
+# formula, columns made by hand (without the intercept), names of effects, known coefficients
 DESIGNS = {
     "y ~ x": ({"x": X}, (), ()),
     "y ~ 1 + (1 | g)": ({}, ("intercept",), ()),
@@ -105,7 +105,7 @@ def test_a_formula_is_the_design_made_by_hand(formula):
     assert (design.random, design.known_coef) == (random, known)
     for name, values in zip(table.names, table.values.T, strict=True):
         by_hand = np.asarray(columns[name], float)
-        sign = np.sign(values @ by_hand) if name.startswith("poly") else 1  # of no meaning
+        sign = np.sign(values @ by_hand) if name.startswith("poly") else 1  # arbitrary
         np.testing.assert_allclose(values, sign * by_hand, atol=1e-9)
     assert (table.group is None) == ("|" not in formula)
 

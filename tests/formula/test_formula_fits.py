@@ -1,4 +1,4 @@
-"""Fits from formulas: the same as the estimators', and known coefficients in the model."""
+"""Fits from formulas equal those of the estimators; coefficients may be known."""
 
 import dataclasses
 
@@ -61,7 +61,7 @@ def test_a_formula_comes_back_from_a_file(by_formula, with_offset, panel, tmp_pa
 
 
 def test_an_offset_is_taken_off_and_put_back(with_offset, panel):
-    """The same fit to y - 2 b: equal up to rounding, of which the optimiser makes little."""
+    """The fit equals one to y - 2 b up to rounding, which the optimiser hardly amplifies."""
     rest = nghvi.MixedRegressor("g").fit(panel[["g", "a"]], panel["y"] - 2 * panel["b"])
     ours, theirs = with_offset.summary(), rest.summary()
     assert list(ours.index) == list(theirs.index)
@@ -81,7 +81,7 @@ def log_marginal(model, params, data):
     ("name", "reduced"), [("gaussian", True), *((name, False) for name in sorted(RESPONSES))]
 )
 def test_a_known_coefficient_is_a_parameter_held_there(name, reduced, panel):
-    """log p(y, theta) with a known coefficient is that of the larger model less its prior."""
+    """log p(y, theta) with a known coefficient is that of the larger model minus its prior."""
     rng = np.random.default_rng(1)
     n, priors = len(panel), Priors()
     x = np.column_stack([np.ones(n), rng.normal(size=(n, 3))])
