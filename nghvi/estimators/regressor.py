@@ -120,8 +120,9 @@ class MixedRegressor(MixedEstimator):
     group_, groups_
         Name of the group column, and the labels of its groups; with several factors a tuple of
         names and a dictionary of labels.
-    formula_
-        What the formula learnt from the data; None without a formula.
+    reader_, formula_
+        What the columns of the data mean to the fitted model; and what the formula learnt from
+        them, None without a formula.
     n_features_in_, feature_names_in_
         Number and names of the columns of X, as scikit-learn defines them.
     input_quantiles_
