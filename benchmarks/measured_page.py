@@ -312,19 +312,21 @@ def predictions() -> Row:
     )
 
 
+SIMULATED_HEAD = (
+    "rows",
+    "levels",
+    "first, s",
+    "second, s",
+    "processor, s",
+    "GPBoost, processor s",
+    "peak, GB",
+    "se",
+)
+
+
 def factors() -> Row:
     """Several grouping factors: time and memory, compared with a peer."""
     held = read("factors")
-    head = (
-        "rows",
-        "levels",
-        "first, s",
-        "second, s",
-        "processor, s",
-        "GPBoost, processor s",
-        "peak, GB",
-        "se",
-    )
     lines = [
         [
             f"{row['rows']:,}",
@@ -338,7 +340,30 @@ def factors() -> Row:
         ]
         for row in held["simulated"]
     ]
-    return dict(when=when(held["simulated"][-1]["about"]), table=markdown(head, lines))
+    ours, theirs = held["insteval"]["nghvi"], held["insteval"]["lme4"]
+    names = {
+        "intercept": "intercept",
+        "service": "service",
+        "s": "sd of students",
+        "d": "sd of lecturers",
+    }
+    means = ours["mean"] | {k: ours["mean"][f"effects_sd[intercept | {k}]"] for k in "sd"}
+    compared = [
+        [who, *(f"{values[key]:.3f}" for key in names)]
+        for who, values in (("nghvi", means), ("lme4", theirs))
+    ]
+    return dict(
+        when=when(held["simulated"][-1]["about"]),
+        table=markdown(SIMULATED_HEAD, lines),
+        insteval_when=when(held["insteval"]["about"]),
+        ratings=f"{ours['rows']:,}",
+        students=f"{ours['levels'][0]:,}",
+        lecturers=f"{ours['levels'][1]:,}",
+        first=f"{ours['first']:.0f}",
+        second=f"{ours['second']:.0f}",
+        lme4=f"{theirs['seconds']:.1f}",
+        insteval=markdown(("fit", *names.values()), compared),
+    )
 
 
 def responses() -> Row:
