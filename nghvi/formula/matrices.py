@@ -139,6 +139,12 @@ MARKED = re.compile(r"⧛(?:\x1b\[[\d;]*m)*(.*?)(?:\x1b\[[\d;]*m)*⧚", re.DOTAL
 """Matches the marks, coloured or not, with which formulaic shows the place of an error."""
 
 
+EVALUATED = re.compile(r"Unable to evaluate factor `(.*)`\. \[(.*?)\.?\]")
+"""Matches formulaic's message about a factor that fails: the factor, and Python's error."""
+FAILURES = (FormulaicError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+"""What an expression may fail with, depending on the arguments of its functions."""
+
+
 class Learnt(NamedTuple):
     """What formulaic's encoders and transforms learnt from the training data."""
 
@@ -240,9 +246,8 @@ def evaluate(
                 made = materializer.get_model_matrix(spec)
         except DataMismatchWarning as mismatch:
             raise DataError(_unseen(frame, categories, str(mismatch))) from None
-        except (FormulaicError, ValueError, TypeError) as error:
-            reason = str(error).split("\n")[0]
-            raise FormulaError(f"formula {syntax.text!r}: {reason}") from error
+        except FAILURES as error:
+            raise _failed(syntax, error) from error
         found = made.model_spec
         transforms |= found.transform_state
         for factor, (_, state) in found.encoder_state.items():
@@ -252,6 +257,16 @@ def evaluate(
         values = np.asarray(made, float).reshape(len(frame), len(names))
         matrices.append(Matrix(values, names))
     return matrices, Learnt(categories, transforms)
+
+
+def _failed(syntax: Syntax, error: Exception) -> FormulaError:
+    """Return an error that shows the factor that cannot be evaluated, if formulaic names it."""
+    reason = str(error).split("\n")[0]
+    named = EVALUATED.fullmatch(reason)
+    place = named[1] if named else ""
+    cause = named[2] if named else f"{type(error).__name__}: {reason.rstrip('.')}"
+    remedy = "check its arguments (most functions take columns of numbers)"
+    return FormulaError.at(syntax.text, place, f"this cannot be evaluated ({cause}); {remedy}.")
 
 
 def _names(spec: ModelSpec, syntax: Syntax) -> tuple[str, ...]:

@@ -224,7 +224,9 @@ BAD = {
     "y ~ y": "the response 'y' is also an input",
     "y ~ x + log(y)": "the response 'y' is also an input",
     "y ~ x + (1 | y)": "the response 'y' is also an input",
-    "y ~ log(sex)": r"Unable to evaluate factor `log\(sex\)`",
+    "y ~ log(sex)": r"at 'log\(sex\)' \(character 5\): this cannot be evaluated \(TypeError: ",
+    "y ~ poly(sex,2)": r"at 'poly\(sex,2\)' \(character 5\): .*float: '.'\); check its arguments",
+    "y ~ C(x, 5)": r"cannot be evaluated \(IndexError: ",
 }
 
 
