@@ -55,7 +55,7 @@ def test_numbers_are_in_their_order_and_text_in_that_of_the_alphabet():
     ("change", "error", "message"),
     [
         ({"y": np.arange(60) + 0.5}, DataError, "continuous"),
-        ({"y": np.ones(60)}, DataError, "1 class: ordered classes are at least two"),
+        ({"y": np.ones(60)}, DataError, "1 class, but there must be at least two"),
         (
             {"y": pd.Categorical(rows()["y"], ["low", "none", "mid", "high"], ordered=True)},
             ResponseError,
