@@ -10,10 +10,10 @@ a model in a user's own module, because their source may change.
 
 Within a process programs pile up with every new shape of the data. Those of a linear model hold 40
 MB and a thousand memory maps, of which Linux allows a process 65,530; beyond that the compiler ends
-the process. So all programs are forgotten once there are many: JAX does not tell which of them were
-used least recently.
+the process. So those that were used longest ago are released once there are many.
 """
 
+import collections
 import contextlib
 import ctypes
 import functools
@@ -27,7 +27,6 @@ import pickle
 import sys
 import tempfile
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -44,8 +43,8 @@ T = TypeVar("T")
 
 MAPS = pathlib.Path("/proc/self/maps")
 """The file in which Linux lists the memory maps of this process."""
-MOST_MAPS = 16_000
-"""Memory maps beyond which all programs of the process, some 600 MB, are forgotten; those on disk
+MOST_MAPS = 8_000
+"""Memory maps beyond which programs are released; a process then holds some 700 MB. Those on disk
 are soon loaded again."""
 VERSIONED = ("jax", "jaxlib", "equinox", "optax", "numpy")
 """Packages whose version is part of the hash."""
@@ -70,7 +69,8 @@ SETTINGS = (
 )
 """Settings of JAX that change what is traced."""
 
-_programs: "weakref.WeakSet[_Program]" = weakref.WeakSet()
+_recent: "collections.OrderedDict[tuple[_Program, tuple], None]" = collections.OrderedDict()
+"""What is ready, in the order of last use."""
 
 
 def program(function: Callable[P, T]) -> Callable[P, T]:
@@ -86,7 +86,6 @@ class _Program:
         self._function = function
         self._traced = eqx.filter_jit(function)
         self._ready: dict[tuple, _Ready | None] = {}
-        _programs.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
@@ -101,12 +100,14 @@ class _Program:
         if asked not in self._ready:
             template = jax.tree.unflatten(tree, holes)
             self._ready[asked] = self._made_or_found(template, shapes, arrays)
+        _recent[self, asked] = None
+        _recent.move_to_end((self, asked))
         ready = self._ready[asked]
         return self._traced(*args, **kwargs) if ready is None else ready(arrays)
 
-    def forget(self) -> None:
-        """Release what was compiled."""
-        self._ready.clear()
+    def forget(self, asked: tuple) -> None:
+        """Release what was compiled for these arguments."""
+        self._ready.pop(asked, None)
 
     def _made_or_found(self, template: Any, shapes: tuple, arrays: list) -> "_Ready | None":
         module = self._function.__module__
@@ -309,16 +310,30 @@ def _is_plain() -> bool:
 
 def forget_programs() -> None:
     """Release all programs of this process, including those of other packages."""
-    for each in _programs:
-        each.forget()
+    _release(len(_recent))
     jax.clear_caches()
+    gc.collect()
+
+
+def _release(number: int) -> None:
+    """Release as many programs of this package, those used longest ago first."""
+    for _ in range(number):
+        (owner, asked), _nothing = _recent.popitem(last=False)
+        owner.forget(asked)
     gc.collect()
 
 
 def forget_programs_if_many() -> None:
     """Make room for further programs; called before a fit, so that its own programs stay."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux, or not the GNU C library
-        if MAPS.read_bytes().count(b"\n") > MOST_MAPS:
-            forget_programs()
+        if _num_maps() > MOST_MAPS:
+            while _recent and _num_maps() > 0.75 * MOST_MAPS:
+                _release(-(-len(_recent) // 4))
+            if _num_maps() > MOST_MAPS:  # held by programs of other packages
+                forget_programs()
             # Otherwise freed memory, in small pieces between others, would stay with the process.
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def _num_maps() -> int:
+    return MAPS.read_bytes().count(b"\n")

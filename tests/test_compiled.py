@@ -1,5 +1,6 @@
 """Compiled programs that outlive their process."""
 
+import collections
 import functools
 import os
 import subprocess
@@ -79,6 +80,24 @@ def test_programs_are_forgotten_before_a_process_has_too_many(
     (tmp_path / "maps").write_text("a map\n" * maps)
     _programs.forget_programs_if_many()
     assert config == forgotten
+
+
+def test_programs_used_longest_ago_are_released_first(monkeypatch, tmp_path):
+    maps = tmp_path / "maps"
+    monkeypatch.setattr(_programs, "MAPS", maps)
+    monkeypatch.setattr(_programs, "MOST_MAPS", 8)
+    monkeypatch.setattr(_programs, "_recent", held := collections.OrderedDict())
+
+    class Owner:
+        def forget(self, asked):
+            maps.write_text("a map\n" * len(held))
+
+    owner = Owner()
+    held.update({(owner, asked): None for asked in range(12)})
+    held.move_to_end((owner, 0))
+    maps.write_text("a map\n" * 12)
+    _programs.forget_programs_if_many()
+    assert [asked for _, asked in held] == [7, 8, 9, 10, 11, 0]
 
 
 @pytest.mark.skipif(not _programs.MAPS.exists(), reason="only Linux tells what a process holds")
