@@ -26,7 +26,7 @@ class Fingerprint(NamedTuple):
     sums: tuple[int, int]
     """Sums of two independent hashes of every row, modulo 2^64."""
     smallest: np.ndarray
-    """The smallest hashes: a random sample of rows, the same rows whatever set they are in."""
+    """The smallest hashes, a random sample of rows that different sets of rows have in common."""
 
     @staticmethod
     def of(

@@ -31,7 +31,7 @@ TEXT = "text"
 LARGEST_TABLE = 10**8
 """The most characters that an array of labels of fixed width may hold; longer ones are objects."""
 MANY, FEW = 5, 0.1
-"""A warning is due if, of at least so many groups, a smaller share than this is known."""
+"""A warning is issued if there are at least 5 groups and fewer than a tenth of them are known."""
 
 
 def read_labels(values: Any, name: str) -> np.ndarray:

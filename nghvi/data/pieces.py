@@ -69,7 +69,7 @@ def deal(sizes: Int[np.ndarray, " k"], pieces: int, seed: int | None = None) -> 
 
 
 def pieces_for(sizes: np.ndarray, groups_per_piece: int | None) -> int:
-    """Return the number of pieces with about so many groups, or ROWS_PER_PIECE rows if None."""
+    """Return the number of pieces of about this many groups, or ROWS_PER_PIECE rows if None."""
     if groups_per_piece is None:
         return max(1, round(float(sizes.sum()) / ROWS_PER_PIECE))
     return max(1, round(len(sizes) / groups_per_piece))

@@ -130,8 +130,9 @@ class MixedEstimator(Estimator):
         data may be given as two rows with the numbers of successes and failures. ``validation`` is
         a pair (X, y) of held-out rows for methods that stop by them (``method="nagvac"``).
 
-        ``checkpoint`` is a directory in which the state of the fit is saved ``every`` so many
-        seconds. If the process is killed, the same call continues from there, bit for bit.
+        ``checkpoint`` is a directory in which the state of the fit is saved, and ``every`` the
+        seconds between two saves. If the process is killed, the same call continues from there,
+        bit for bit.
         """
         begun = time.perf_counter()
         kept = Kept.of(checkpoint, every)
@@ -334,7 +335,7 @@ class MixedEstimator(Estimator):
         The rows of the fit, recognised by their values in any order, are each predicted without
         themselves, as in :meth:`loo`, which keeps the comparison fair. Other rows are predicted as
         they are, with a warning if most of them are rows of the fit. ``draws`` and ``seed`` are
-        those of the posterior draws; ``most`` limits the result to so many rows at random.
+        those of the posterior draws; ``most`` limits the result to that many random rows.
 
         Returns one row per row of X, by position: ``observed`` (for classes the position in
         ``classes_``), ``predicted`` mean and ``sd``, ``pit`` (the predictive probability of no

@@ -363,8 +363,8 @@ def _random_of_network(syntax: Syntax, random: tuple[str, ...]) -> str:
 
 
 FEW_SPARE, NO_EXACT_FIT = 3, 0.3
-"""Noise is kept away from zero if there are at most so many more rows than coefficients, and the
-floor of its prior in that case."""
+"""With at most 3 rows more than coefficients, noise is kept away from zero by a prior with this
+floor."""
 
 
 def follow_data(
