@@ -23,7 +23,7 @@ def all_checks():
 
 
 # One of the checks fits a regression to two classes.
-@pytest.mark.filterwarnings("ignore:y holds 0 and 1 only")
+@pytest.mark.filterwarnings("ignore:y holds only 0 and 1")
 @pytest.mark.parametrize(("estimator", "check"), list(all_checks()), ids=str)
 def test_scikit_learn_s_checks(estimator, check):
     check(estimator)
