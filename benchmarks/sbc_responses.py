@@ -49,10 +49,12 @@ def _shapes(eta: np.ndarray, own: Own) -> tuple[np.ndarray, np.ndarray]:
     return np.maximum(phi * expit(eta), 1e-300), np.maximum(phi * expit(-eta), 1e-300)
 
 
-def _inflated(y: np.ndarray, eta: np.ndarray, own: Own) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        plain = np.log1p(-own["zi_prob"]) + stats.poisson.logpmf(y, np.exp(eta))
-        return np.where(y == 0, np.logaddexp(np.log(own["zi_prob"]), plain), plain)
+def _poisson(y: np.ndarray, eta: np.ndarray, own: Own) -> np.ndarray:
+    return stats.poisson.logpmf(y, np.exp(eta))
+
+
+def _draw_poisson(rng: np.random.Generator, eta: np.ndarray, own: Own) -> np.ndarray:
+    return rng.poisson(np.minimum(np.exp(eta), 1e15))
 
 
 def _noise(rng: np.random.Generator) -> Own:
@@ -97,23 +99,32 @@ def _draw_negative_binomial(rng: np.random.Generator, eta: np.ndarray, own: Own)
     return rng.poisson(np.minimum(np.exp(eta) * rng.gamma(size, 1 / size, eta.shape), 1e15))
 
 
-def _draw_inflated(rng: np.random.Generator, eta: np.ndarray, own: Own) -> np.ndarray:
-    counts = rng.poisson(np.minimum(np.exp(eta), 1e15))
-    return np.where(rng.random(eta.shape) < own["zi_prob"], 0, counts)
+def _inflated(plain: "Simulated") -> "Simulated":
+    """Counts with extra zeros."""
 
+    def own(rng: np.random.Generator) -> Own:
+        return {**plain.own(rng), "zi_prob": np.asarray(rng.random())}
+
+    def draw(rng: np.random.Generator, eta: np.ndarray, own: Own) -> np.ndarray:
+        counts = plain.draw(rng, eta, own)
+        return np.where(rng.random(eta.shape) < own["zi_prob"], 0, counts)
+
+    def log_density(y: np.ndarray, eta: np.ndarray, own: Own) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            counted = np.log1p(-own["zi_prob"]) + plain.log_density(y, eta, own)
+            return np.where(y == 0, np.logaddexp(np.log(own["zi_prob"]), counted), counted)
+
+    return Simulated(own, draw, log_density)
+
+
+_POISSON = Simulated(lambda rng: {}, _draw_poisson, _poisson)
+_NEGATIVE_BINOMIAL = Simulated(_spread("1/sqrt(size)"), _draw_negative_binomial, _negative_binomial)
 
 SIMULATED = {
-    "poisson": Simulated(
-        lambda rng: {},
-        lambda rng, eta, own: rng.poisson(np.minimum(np.exp(eta), 1e15)),
-        lambda y, eta, own: stats.poisson.logpmf(y, np.exp(eta)),
-    ),
-    "negative-binomial": Simulated(
-        _spread("1/sqrt(size)"), _draw_negative_binomial, _negative_binomial
-    ),
-    "zero-inflated-poisson": Simulated(
-        lambda rng: {"zi_prob": np.asarray(rng.random())}, _draw_inflated, _inflated
-    ),
+    "poisson": _POISSON,
+    "negative-binomial": _NEGATIVE_BINOMIAL,
+    "zero-inflated-poisson": _inflated(_POISSON),
+    "zero-inflated-negative-binomial": _inflated(_NEGATIVE_BINOMIAL),
     "binomial": Simulated(
         lambda rng: {},
         lambda rng, eta, own: rng.binomial(TRIALS, expit(eta)),
