@@ -73,9 +73,27 @@ def learn_classes(
         warn(
             f"the classes of {name} are text, so that their order is assumed to be alphabetical: "
             f"{' < '.join(map(str, classes))}. To state another, pass an ordered category, "
-            "pandas.Categorical(y, categories=[...], ordered=True)."
+            "pandas.Categorical(y, categories=[...], ordered=True), which a Parquet file keeps."
+        )
+    elif absent := _left_out(classes):
+        warn(
+            f"no row of {name} is {', '.join(map(str, absent))}, between the classes that occur "
+            f"({', '.join(f'{label:g}' for label in classes)}). Only the classes that occur are "
+            "fitted, and the neighbours of a gap count as neighbours; merge classes so that none "
+            "is without rows, or number them without a gap if this is meant."
         )
     return classes
+
+
+def _left_out(classes: np.ndarray) -> list[int]:
+    """Return whole numbers between the classes that are probably classes, as 2 is of 1, 3, 4.
+
+    Labels with mostly absent numbers between them, such as 10, 20, 50, are codes.
+    """
+    known = {int(label) for label in classes}
+    if max(known) - min(known) + 1 >= 2 * len(known):
+        return []
+    return sorted(set(range(min(known), max(known))) - known)
 
 
 def _distinct(y: np.ndarray) -> np.ndarray:

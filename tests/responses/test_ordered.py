@@ -51,6 +51,13 @@ def test_numbers_are_in_their_order_and_text_in_that_of_the_alphabet():
         assert learnt(rows()) == ["high", "low", "mid"]
 
 
+def test_a_number_that_is_no_class_between_others_is_named():
+    with pytest.warns(nghvi.DataWarning, match=r"no row of y is 2, .*\(1, 3, 4\).*merge"):
+        assert learnt(rows([1, 3, 4])) == [1, 3, 4]
+    data = rows([1, 3, 4])
+    assert learnt(data.assign(y=pd.Categorical(data["y"], ordered=True))) == [1, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
