@@ -1,9 +1,12 @@
 """The errors for input that is refused, and the warning for input that is only suspicious."""
 
+import contextlib
+import contextvars
 import pathlib
 import re
 import sys
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 
 PACKAGE = str(pathlib.Path(__file__).parent.parent)
 """The folder of this package, whose frames :func:`warn` skips."""
@@ -31,6 +34,36 @@ def warn(said: str) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(said, DataWarning, stacklevel=level)
+
+
+PlaceOf = Callable[[int], str]
+_place_of: contextvars.ContextVar[PlaceOf | None] = contextvars.ContextVar("place_of", default=None)
+
+
+@contextlib.contextmanager
+def naming_rows(place_of: PlaceOf) -> Iterator[None]:
+    """Errors and warnings inside call a row what this function of its position says, "line 5".
+
+    Otherwise rows are called by their position in the table, of which the first is 0; whoever reads
+    a message about a file looks for its line.
+    """
+    token = _place_of.set(place_of)
+    try:
+        yield
+    finally:
+        _place_of.reset(token)
+
+
+def row_name(row: int) -> str:
+    """What messages call the row at that position."""
+    return (_place_of.get() or "row {}".format)(int(row))
+
+
+def row_names(rows: Iterable[int]) -> str:
+    """What they call several, the kind of place said once: "lines 5, 9"."""
+    name = _place_of.get() or "position {}".format
+    kinds, numbers = zip(*(name(int(row)).rsplit(" ", 1) for row in rows), strict=True)
+    return f"{kinds[0]}{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
 class FormulaError(DataError):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from nghvi._core.errors import InputError
+from nghvi._core.errors import InputError, row_name
 from nghvi._typing import Key, Scalar
 
 MOST_SHOWN = 3
@@ -74,7 +74,7 @@ class Support:
 def offenders(y: np.ndarray, outside: np.ndarray) -> str:
     """Return the first values that are ``outside``, with their rows, as text for a message."""
     where = np.flatnonzero(outside)
-    shown = ", ".join(f"{y[i]:g} in row {i}" for i in where[:MOST_SHOWN])
+    shown = ", ".join(f"{y[i]:g} in {row_name(i)}" for i in where[:MOST_SHOWN])
     more = len(where) - MOST_SHOWN
     return f"{shown} and {more:,} more" if more > 0 else shown
 

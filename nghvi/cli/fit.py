@@ -156,6 +156,7 @@ def run(chosen: argparse.Namespace) -> int:
             occupied = chosen.force or chosen.resume
             held.enter_context(rundir.claimed(chosen.out, occupied=occupied))
         _clear_checkpoints(chosen)
+        held.enter_context(table_files.named_as_in(chosen.data, table))
         estimator = estimator.resume() if resume else _fit(chosen, table, used)
         if not is_first():
             return 0 if estimator.converged_ else NOT_CONVERGED
@@ -303,7 +304,10 @@ def _group(text: str | None, table: pd.DataFrame) -> list[str]:
 
 
 def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) -> None:
-    if name not in table.columns or RESPONSES[chosen.response].classes:
+    if name not in table.columns:
+        return
+    if RESPONSES[chosen.response].classes:
+        table_files.check_classes(chosen.data, table[name])
         return
     if not pd.api.types.is_numeric_dtype(table[name]):
         raise UsageError(

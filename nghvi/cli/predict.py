@@ -16,6 +16,7 @@ from nghvi.cli.table_files import (
     add_arguments,
     check_cells,
     check_column,
+    named_as_in,
     read_parts,
     read_table,
     without_missing,
@@ -74,7 +75,7 @@ def run(chosen: argparse.Namespace) -> int:
     names = [str(name) for name in estimator.feature_names_in_]
     if to_parquet:
         return _to_parquet(chosen, estimator, names)
-    predicted = _predicted(chosen, estimator, _complete(chosen, estimator, names))
+    predicted = _predicted(chosen, estimator, chosen.data, _complete(chosen, estimator, names))
     if chosen.json:
         print(as_json(predicted.to_dict(orient="records")))
     if chosen.out is not None:
@@ -89,23 +90,25 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _to_parquet(chosen: argparse.Namespace, estimator: "MixedEstimator", names: list[str]) -> int:
     """Write predictions while rows are read, in the same order."""
-    parts: Iterator[pd.DataFrame]
+    parts: Iterator[tuple[pathlib.Path, pd.DataFrame]]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
         labels, bounds = estimator.group_columns_, estimator.reader_.bounds
         may_lack = estimator.reader_.may_lack
         read = read_parts(
             chosen.data, names, labels, ROWS_AT_ONCE, chosen.missing, bounds, may_lack
         )
-        parts = (rows.set_index(rows.index + before) for _, before, rows in read if len(rows))
+        parts = (
+            (file, rows.set_index(rows.index + before)) for file, before, rows in read if len(rows)
+        )
     else:
-        parts = iter([_complete(chosen, estimator, names)])
+        parts = iter([(chosen.data, _complete(chosen, estimator, names))])
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     writer = None
     with writing(chosen.out, "-o"), replaced(place_of(chosen.out)) as file:
-        for rows in parts:
-            table = _predicted(chosen, estimator, rows)
+        for data, rows in parts:
+            table = _predicted(chosen, estimator, data, rows)
             written = pa.Table.from_pandas(table, preserve_index=False)
             writer = writer or pq.ParquetWriter(file, written.schema)
             writer.write_table(written)
@@ -133,10 +136,14 @@ def _complete(
 
 
 def _predicted(
-    chosen: argparse.Namespace, estimator: "MixedEstimator", rows: pd.DataFrame
+    chosen: argparse.Namespace, estimator: "MixedEstimator", data: pathlib.Path, rows: pd.DataFrame
 ) -> pd.DataFrame:
-    """Predictions, with the number of their row in the table if some may be left out."""
-    predicted = predictions(estimator, rows, chosen.level)
+    """Predictions, with the number of their row in the table if some may be left out.
+
+    ``data``: the file that the rows are from.
+    """
+    with named_as_in(data, rows):
+        predicted = predictions(estimator, rows, chosen.level)
     if chosen.missing == "drop":
         predicted.insert(0, "row", rows.index.to_numpy() + 1)
     return predicted

@@ -2,6 +2,7 @@
 ``nghvi demo``, which does both for built-in data."""
 
 import argparse
+import contextlib
 import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,14 @@ import pandas as pd
 
 import nghvi
 from nghvi.cli import UsageError, as_json, one_line, rundir, tell, writing
-from nghvi.cli.table_files import Csv, check_cells, check_column, read_table, without_missing
+from nghvi.cli.table_files import (
+    Csv,
+    check_cells,
+    check_column,
+    named_as_in,
+    read_table,
+    without_missing,
+)
 from nghvi.estimators.tables import LEVEL
 from nghvi.formula import parse, response_of, variables
 from nghvi.report.words import is_linear
@@ -109,9 +117,11 @@ def run_report(chosen: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         X = y = None
+        named: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     else:
         X, y = _rows(estimator, path, chosen.run_directory)
-    with writing(out, "-o"):
+        named = named_as_in(path, X)
+    with writing(out, "-o"), named:
         estimator.report(out, X, y)
     print(f"wrote {out}")
     return 0

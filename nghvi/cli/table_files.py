@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from nghvi._core.errors import naming_rows
 from nghvi.cli import UsageError, one_line
 from nghvi.data import parquet
 from nghvi.data.frame import suggest
@@ -203,16 +204,44 @@ def check_cells(
             _check_words(path, column.dropna(), before)
 
 
+def check_classes(path: pathlib.Path, column: pd.Series) -> None:
+    """All classes of an ordered category have rows, though Parquet keeps no levels of numbers."""
+    if path.suffix.lower() not in PARQUET or isinstance(column.dtype, pd.CategoricalDtype):
+        return
+    number, there = parquet.num_ordered_levels(path, str(column.name)), np.unique(column)
+    if number > len(there):
+        raise UsageError(
+            f"{path}: column {column.name!r} is an ordered category that has {number} classes, of "
+            f"which only {len(there)} occur ({', '.join(map(str, there))}): nothing tells where "
+            "another one begins and ends; leave it out of the classes "
+            "(cat.remove_unused_categories in pandas), or merge it with a neighbour."
+        )
+
+
 def place(path: pathlib.Path, row: int) -> str:
     """File and line of a row of the table."""
-    if path.suffix.lower() != ".csv":
-        return f"{path}, row {row + 1}"
-    with _cells(path) as reader:
-        filled = (reader.line_num for cells in reader if cells)
-        for number, line in enumerate(filled):
-            if number == row + 1:
-                return f"{path}, line {line}"
-    return f"{path}, row {row + 1}"
+    return f"{path}, {_line(path, row)}"
+
+
+def named_as_in(
+    path: pathlib.Path, table: pd.DataFrame | None
+) -> contextlib.AbstractContextManager[None]:
+    """Messages inside name rows of the table, some of which may be left out, as the file has them.
+
+    The index of the table says which row of the file each is; None: the rows stay on disk.
+    """
+    return naming_rows(lambda row: _line(path, row if table is None else int(table.index[row])))
+
+
+def _line(path: pathlib.Path, row: int) -> str:
+    """The line of a row of a CSV; the number of a row elsewhere, from 1."""
+    if path.suffix.lower() == ".csv":
+        with _cells(path) as reader:
+            filled = (reader.line_num for cells in reader if cells)
+            for number, line in enumerate(filled):
+                if number == row + 1:
+                    return f"line {line}"
+    return f"row {row + 1}"
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nghvi._core.errors import DataError
+from nghvi._core.errors import DataError, row_names
 
 SHOWN = 3
 """How many examples a message shows."""
@@ -49,10 +49,9 @@ def count(mask: np.ndarray) -> str:
 
 
 def places(mask: np.ndarray) -> str:
-    """Return the positions of some rows in words; the first row is 0."""
+    """Return the names of some rows, in words."""
     found = np.flatnonzero(mask)
-    shown = ", ".join(map(str, found[:SHOWN])) + (", ..." if len(found) > SHOWN else "")
-    return f"{'position' if len(found) == 1 else 'positions'} {shown}"
+    return row_names(found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
 
 
 AT_FIT = (

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nghvi._core.errors import DataError
+from nghvi._core.errors import DataError, row_name
 from nghvi.data.blocks import rank_within
 from nghvi.data.frame import check_sizes, suggest
 from nghvi.data.labels import read_labels
@@ -92,6 +92,13 @@ def fingerprint(files: Sequence[pathlib.Path]) -> list[list[Any]]:
 def column_names(files: Sequence[pathlib.Path]) -> list[str]:
     """Return the names of the columns of the first file."""
     return list(open_file(files[0]).schema_arrow.names)
+
+
+def num_ordered_levels(file: pathlib.Path, name: str) -> int:
+    """Levels that an ordered category of pandas had when it was written; 0 of another column."""
+    described = (open_file(file).schema_arrow.pandas_metadata or {}).get("columns", [])
+    known = {each["field_name"]: each["metadata"] or {} for each in described}.get(name, {})
+    return int(known.get("num_categories", 0)) if known.get("ordered") else 0
 
 
 def index_names(files: Sequence[pathlib.Path]) -> set[str]:
@@ -211,7 +218,8 @@ def _check_valid(
     if not valid.all():
         row = first + int(np.argmin(valid))
         raise DataError(
-            f"{file}, row {row}: column {name!r} {what} there; drop such rows or fill in the cells."
+            f"{file}, {row_name(row)}: column {name!r} {what} there; drop such rows or fill in the "
+            "cells."
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nghvi._core.errors import row_name
 from nghvi.data.labels import NUMBER, WHOLE
 from nghvi.data.missing import SHOWN
 
@@ -93,6 +94,6 @@ def _is_code(texts: np.ndarray) -> bool:
 
 
 def _examples(texts: np.ndarray, number: np.ndarray, chosen: np.ndarray) -> str:
-    """Return some of the chosen cells with their positions, in words; the first row is 0."""
+    """Return some of the chosen cells with their rows, in words."""
     places = np.flatnonzero(chosen[number])[:SHOWN]
-    return ", ".join(f"{texts[number[i]]!r} at position {i}" for i in places)
+    return ", ".join(f"{texts[number[i]]!r} in {row_name(i)}" for i in places)

@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Array
 
 from nghvi._core import near_zero
+from nghvi._core.errors import row_name
 from nghvi._core.response import Response, ResponseError, Support, offenders
 from nghvi._special import log_gamma
 from nghvi._typing import Scalar
@@ -271,7 +272,7 @@ class OfTrials(Summed):
                 else f"correct {column} or the number of trials there."
             )
             raise ResponseError(
-                f"{column} holds {y[row]:g} successes of {number[row]:g} trials in row {row}"
+                f"{column} holds {y[row]:g} successes of {number[row]:g} trials in {row_name(row)}"
                 f"{more}: {remedy}"
             )
         super().check(y, column)

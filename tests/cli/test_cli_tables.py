@@ -148,3 +148,14 @@ def test_names_of_many_columns_are_checked_at_once(tmp_path):
     (tmp_path / "wide.csv").write_text(",".join([*names, "c7"]) + "\n")
     with pytest.raises(UsageError, match="'c7' occurs twice"):
         table_files.read_table(tmp_path / "wide.csv")
+
+
+def test_values_that_a_response_cannot_take_are_named_by_their_line(place, panel, capsys):
+    rows = panel.assign(y=1.0).astype({"a": float})
+    rows.loc[0, "y"], rows.loc[3, "a"], rows.loc[6, "y"] = 2.0, np.nan, -1.0
+    rows.to_csv(place / "counts.csv", index=False)
+    rows.to_parquet(place / "counts.parquet")
+    more = ["--response", "poisson", "--missing", "drop", "--out", str(place / "counts")]
+    for data, said in [("counts.csv", "y holds -1 in line 8:"), ("counts.parquet", "-1 in row 7:")]:
+        assert main(["fit", str(place / data), *FORMULA, *more]) == 2
+        assert said in capsys.readouterr().err

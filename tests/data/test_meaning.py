@@ -31,11 +31,11 @@ def with_one(word):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (with_one("n/a"), r"'s' holds numbers except in 1 of 247 cells \('n/a' at position 3\)"),
-        (FRAME["a"].astype(object).where(FRAME.index != 5, "?"), r"1 of 247 cells \('\?' at pos"),
+        (with_one("n/a"), r"'s' holds numbers except in 1 of 247 cells \('n/a' in row 3\)"),
+        (FRAME["a"].astype(object).where(FRAME.index != 5, "?"), r"1 of 247 cells \('\?' in row 5"),
         (NUMBERS, r"'s' holds numbers as text .*astype\(float\)"),
         (NUMBERS.str.replace(".", ","), r"'s' holds numbers with decimal commas.*decimal=','"),
-        ([f"{1000 + i:,}" for i in range(N)], "commas between thousands.*'1,000' at position 0"),
+        ([f"{1000 + i:,}" for i in range(N)], "commas between thousands.*'1,000' in row 0"),
         (DAYS.strftime("%Y-%m-%d"), r"'s' holds dates as text .*dt\.days"),
         (DAYS.strftime("%d/%m/%Y"), r"'s' holds dates as text"),
         (DAYS, r"'s' holds dates: .*dt\.days"),
