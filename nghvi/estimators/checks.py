@@ -17,7 +17,7 @@ from nghvi.data.frame import DataError
 from nghvi.posterior import pointwise
 from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.pointwise import LeftOut, leave_out
-from nghvi.posterior.predictive import Request, around, predict
+from nghvi.posterior.predictive import Request, around, between, predict
 
 if TYPE_CHECKING:
     from nghvi.posterior.arviz import Loo
@@ -99,7 +99,7 @@ def checked_rows(
         "observed": scaling.raw_response(values),
         "predicted": scaling.raw_response(found.mean),
         "sd": scaling.y_scale * found.sd,
-        "pit": found.below + rng.random(len(values)) * (found.up_to - found.below),
+        "pit": between(found.below, found.up_to, request.seed),
         "k_hat": found.k_hat,
     }
     checked = pd.DataFrame(table, index=pd.Index(chosen, name="row"))

@@ -200,4 +200,4 @@ class MixedRegressor(MixedEstimator):
                 "check_rows(X, y)['pit'] predicts each row without itself."
             )
         below, up_to = predictive.around(self.posterior_, request, values)
-        return below + np.random.default_rng(seed).random(len(values)) * (up_to - below)
+        return predictive.between(below, up_to, seed)

@@ -137,6 +137,8 @@ NUMBERS_AT_ONCE = 4e7
 """How many numbers, draws times rows, are in memory at a time for quantiles."""
 CLOSE_ENOUGH, MOST_STEPS = 1e-7, 60
 """How closely a quantile is found, in predictive sds, and in how many steps at most."""
+OF_RANKS = 1
+"""The stream of random numbers that places observations within their steps."""
 
 
 class Predicted(NamedTuple):
@@ -170,6 +172,14 @@ def around(
     observed = jax.device_put(filled(y, len(which)))
     below, up_to = map(np.asarray, _around(inputs, which, observed, request.effects))
     return below[: len(y)], up_to[: len(y)]
+
+
+def between(below: np.ndarray, up_to: np.ndarray, seed: int) -> Float[np.ndarray, " n"]:
+    """A number drawn between each P(Y < y) and P(Y <= y), uniform where predictions are right."""
+    # Data are often simulated with the same seed: drawn by that very stream, the number would
+    # know whether a zero is an extra one.
+    rng = np.random.default_rng([seed, OF_RANKS])
+    return below + rng.random(len(below)) * (up_to - below)
 
 
 def interval(

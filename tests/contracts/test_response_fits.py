@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import kstest
+from scipy.stats import kstest, nbinom, poisson
 
 import nghvi
 from nghvi import scores
+from nghvi.posterior.predictive import around, between
 from tests.registry import RESPONSES
 
 FITTED = [
@@ -141,6 +142,43 @@ def test_probabilities_are_uniform(name):
     with pytest.warns(nghvi.DataWarning, match="known"):
         pit = model.pit(new, new["y"])
     assert kstest(pit, "uniform").pvalue > 0.001
+
+
+@over(("zero-inflated-poisson", "zero-inflated-negative-binomial"))
+def test_probabilities_of_counts_with_extra_zeros_are_those_of_the_draws_by_scipy(name):
+    """P(Y < y) and P(Y <= y) of known and new groups, by two sets of draws.
+
+    Within five standard errors of their difference: false alarms in less than one run of 1,000.
+    """
+    number, (_, model) = 2000, fitted(name)
+    drawn, rng = model.posterior_draws(number, 5), np.random.default_rng(6)
+    extra, sd = drawn["zi_prob"][:, None], np.sqrt(drawn["effects_cov"][:, 0, 0])[:, None]
+    size = drawn["1/sqrt(size)"][:, None] ** -2.0 if "1/sqrt(size)" in drawn else None
+
+    def up_to(y, mean):
+        plain = poisson.cdf(y, mean) if size is None else nbinom.cdf(y, size, size / (size + mean))
+        return np.where(y < 0, 0.0, extra + (1 - extra) * plain)
+
+    held_out = draw(name, 24, 1).assign(y=draw(name, 24, 8)["y"], x=lambda d: d["x"] + 0.1)
+    of_groups = model.groups_.searchsorted(held_out["g"])
+    in_new = sd * rng.standard_normal((number, 24))
+    for labels, effects in [
+        (held_out["g"], drawn["effects"][:, of_groups, 0]),
+        ("5" + held_out["g"].str[0], in_new[:, held_out["g"].str[0].astype(int)]),
+    ]:
+        there = held_out.assign(g=labels)
+        mean = np.exp(drawn["coef"] @ np.vstack([np.ones(len(there)), there["x"]]) + effects)
+        request, y = model._observed(there, there["y"], draws=number, seed=7)
+        for ours, at in zip(around(model.posterior_, request, y), (y - 1, y), strict=True):
+            by_draw = up_to(at, mean)
+            error = np.sqrt(2 / number) * by_draw.std(axis=0) + 1 / number
+            assert np.all(np.abs(ours - by_draw.mean(axis=0)) < 5 * error)
+
+
+def test_where_a_count_falls_within_its_step_is_not_known_to_who_simulates_with_the_seed():
+    """A correlation of 2,000 pairs within four standard errors: one false alarm in 16,000."""
+    drawn = between(np.zeros(2000), np.ones(2000), 0)
+    assert abs(np.corrcoef(drawn, np.random.default_rng(0).random(2000))[0, 1]) < 4 / np.sqrt(2000)
 
 
 @responses
