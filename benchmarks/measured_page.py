@@ -369,7 +369,11 @@ def factors() -> Row:
 def responses() -> Row:
     """Counts, shares and classes: compared with R and NUTS, and deep ones with the truth."""
     rows, deep = read("responses")["rows"], read("deep_responses")["rows"]
+    known = read("response_calibration")
     return dict(
+        references_when=when(known["about"]),
+        references=response_page.references(known["rows"]),
+        seeds=len({row["seed"] for row in known["rows"]}),
         when=when(rows[-1]["about"]),
         table=response_page.peers(rows),
         deep_when=when(deep[-1]["about"]),

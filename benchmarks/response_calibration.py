@@ -3,8 +3,9 @@
 A case is a formula with one grouping factor, a table of rows, and posterior moments under stated
 priors. Every response that the library has is fitted by its formula with these priors and no other
 setting, for several seeds. Printed for each fit: the largest |mean - reference mean| / reference
-sd, the smallest and largest ratio of sds over coefficients and over the other parameters, and the
-share of levels whose effect's mean is within 0.1 sd.
+sd, the smallest and largest ratio of sds over coefficients (cutpoints among them) and over the
+other parameters, and the share of levels whose effect's mean is within 0.1 sd. A run of all cases
+is recorded in ``results/response_calibration.json``.
 """
 
 import json
@@ -18,9 +19,11 @@ import pandas as pd
 import nghvi
 from benchmarks.calibration import arguments
 from nghvi.estimators._base import MixedEstimator
+from nghvi.paper.studies.facts import about
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.responses import RESPONSES
 
+RESULTS = pathlib.Path(__file__).parent / "results" / "response_calibration.json"
 MEAN, COEF_SDS, OTHER_SDS, EFFECTS = 0.1, (0.95, 1.05), (0.93, 1.07), 0.99
 
 
@@ -87,16 +90,21 @@ def check(folder: pathlib.Path, facts: dict, seed: int) -> dict:
     away = (np.abs(summary["mean"].to_numpy() - known["mean"]) / known["sd"]).to_numpy()
     ratio = (summary["sd"].to_numpy() / known["sd"]).to_numpy()
     coef = np.isin(summary.index, list(fitted.posterior_.names.features))
+    coef |= summary.index.str.startswith("cut[")
     share = _effects_share(fitted, pd.read_csv(folder / f"{facts['name']}_effects.csv"))
     inside = _within(ratio[coef], COEF_SDS) and _within(ratio[~coef], OTHER_SDS)
     return {
+        "case": facts["name"],
+        "response": response_of(facts),
+        "seed": seed,
         "mean": float(away.max()),
         "coef": (float(ratio[coef].min()), float(ratio[coef].max())),
         "other": (float(ratio[~coef].min()), float(ratio[~coef].max())),
         "effects": share,
-        "k_hat": fitted.k_hat_,
+        "converged": bool(fitted.converged_),
+        "k_hat": float(fitted.k_hat_),
         "seconds": seconds,
-        "ok": fitted.converged_ and away.max() <= MEAN and inside and share >= EFFECTS,
+        "ok": bool(fitted.converged_) and away.max() <= MEAN and inside and share >= EFFECTS,
     }
 
 
@@ -120,21 +128,24 @@ def main() -> int:
     chosen = arguments(__doc__, "mcmc_reference")
     if chosen is None:
         return 0
-    failed = 0
+    facts_of_run, rows = about(), []
     print(f"{'case':28s} seed  mean/sd  coef sds      other sds     effects  k-hat  seconds")
     for facts in cases(chosen.reference):
         if chosen.only not in facts["name"]:
             continue
         for seed in range(chosen.seeds):
             row = check(chosen.reference, facts, seed)
-            failed += not row["ok"]
+            rows.append(row)
             sds = "  ".join(f"{low:.3f}-{high:.3f}" for low, high in (row["coef"], row["other"]))
             print(
                 f"{facts['name']:28s} {seed:4d}  {row['mean']:7.3f}  {sds}  {row['effects']:7.3f}  "
                 f"{row['k_hat']:5.2f}  {row['seconds']:7.1f}  {'' if row['ok'] else 'OUT'}",
                 flush=True,
             )
-    print(f"{failed} out of bounds")
+    if not chosen.only:
+        RESULTS.write_text(json.dumps({"about": facts_of_run, "rows": rows}, indent=1) + "\n")
+    failed = sum(not row["ok"] for row in rows)
+    print(f"{failed} of {len(rows)} out of bounds")
     return int(failed > 0)
 
 

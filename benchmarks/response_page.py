@@ -54,6 +54,31 @@ def peers(rows: Sequence[Row]) -> str:
     return markdown(HEAD, lines)
 
 
+def references(rows: Sequence[Row]) -> str:
+    """Default fits against long MCMC runs, one line per posterior."""
+    head = ("data", "response", "fits", "converged", "largest error of a mean, in sds")
+    more = ("sd ratios, coefficients", "sd ratios, others", "effects right, least")
+    lines = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        fits = [row for row in rows if row["case"] == case]
+        lines.append(
+            [
+                case.partition("_")[0],
+                fits[0]["response"],
+                str(len(fits)),
+                str(sum(row["converged"] for row in fits)),
+                f"{max(row['mean'] for row in fits):.3f}",
+                *(_span([end for row in fits for end in row[part]]) for part in ("coef", "other")),
+                f"{100 * min(row['effects'] for row in fits):.0f} %",
+            ]
+        )
+    return markdown((*head, *more), lines)
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
 def deep(rows: Sequence[Row]) -> str:
     """Networks compared with the truth."""
     head = (
