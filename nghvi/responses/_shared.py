@@ -125,6 +125,20 @@ class WithSpread(Response):
         return {self.spread_name: self.spread(dispersion)}
 
 
+LEAST_RANGE = 1e-5
+"""On the scale of eta; where rows differ by less, log densities have no digits left."""
+
+
+def check_range(eta: np.ndarray, column: str) -> None:
+    """Refuse observations, on the scale of eta, that differ in their last digits only."""
+    if (range_ := float(np.ptp(eta))) < LEAST_RANGE:
+        raise ResponseError(
+            f"the values of {column} differ by {range_:.1g} of their size at most, as if they were "
+            "one number and rounded: check the column; if such differences matter, subtract what "
+            "all rows share and use response='gaussian'."
+        )
+
+
 LARGEST = 700.0
 """Largest eta that is exponentiated as it is, so that the result stays finite."""
 LARGEST_COUNT = 1e9

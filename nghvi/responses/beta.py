@@ -20,11 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import betainc
 from jaxtyping import Array
+from scipy.special import logit
 
 from nghvi._core.response import Support
 from nghvi._special import digamma, log_gamma, trigamma
 from nghvi._typing import Key
-from nghvi.responses._shared import WithSpread
+from nghvi.responses._shared import WithSpread, check_range
 
 FARTHEST = 300.0
 """Largest |eta| that is used, so that the parameters of the Beta stay away from 0 and infinity."""
@@ -69,6 +70,10 @@ class Beta(WithLogitMean):
     @property
     def support(self) -> Support:
         return Support(0, 1)
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        super().check(y, column)
+        check_range(logit(y), column)
 
     @property
     def typical_predictor(self) -> float:

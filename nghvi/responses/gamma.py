@@ -14,7 +14,7 @@ from jax.scipy.special import gammainc, gammaln
 from jaxtyping import Array
 
 from nghvi._typing import Key
-from nghvi.responses._shared import LARGEST, Positive, WithSpread
+from nghvi.responses._shared import LARGEST, Positive, WithSpread, check_range
 
 
 class GammaResponse(WithSpread, Positive):
@@ -23,6 +23,10 @@ class GammaResponse(WithSpread, Positive):
     name: ClassVar[str] = "gamma"
     ratio: ClassVar[str | None] = "ratio of means"
     spread_name: ClassVar[str] = "cv"
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        super().check(y, column)
+        check_range(np.log(y), column)
 
     def noise(self, mean: float, variance: float) -> float:
         return float(np.clip(variance / mean**2, 1e-4, 1e4))

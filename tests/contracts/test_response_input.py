@@ -78,6 +78,8 @@ CASES = [
     *(("beta", "share", put("share", v), f"share holds {v} {ROWS}.*0 or 1") for v in (0, 1)),
     ("beta", "share", put("share", 50), f"share holds 50 {ROWS}.*divide percentages by 100"),
     ("beta", "share", GOOD.assign(share=0.5), "the response share is constant"),
+    ("beta", "share", GOOD.assign(share=0.5 + 1e-9 * X), "values of share differ by .*gaussian"),
+    ("gamma", "days", GOOD.assign(days=5 + 1e-9 * X), "values of days differ by .*gaussian"),
     *(("gamma", "days", put("days", v), f"days holds {v} {ROWS}.*zeros out") for v in (0, -1)),
     ("gamma", "days", put("days", 1e-320), f"days holds 9.99989e-321 {ROWS}, .*smaller unit"),
     ("gamma", "days", GOOD.assign(days=2.0), "the response days is constant"),
