@@ -21,6 +21,8 @@ from nghvi.responses.gaussian import NoiseSd
 
 FAR = 1e8
 """Distance from eta, in sds, beyond which an end counts as infinite."""
+NO_END = 1e49
+"""Size from which an end stands for an infinite one."""
 
 
 class Interval(NoiseSd):
@@ -51,6 +53,14 @@ class Interval(NoiseSd):
             raise ResponseError(
                 f"{column} holds {offenders(y, outside)}, outside its interval: give any number in "
                 "it, such as its middle, or correct the interval."
+            )
+        ends = np.array([lower, upper], float)
+        known = np.abs(ends) < NO_END
+        if not known.all(axis=0).any() and len(np.unique(ends[known])) < 2:
+            raise ResponseError(
+                f"no row of {column} is known exactly or between two finite ends, and no two rows "
+                "have different ones: nothing tells how much it varies; give the ends that are "
+                "known, or response='probit' for whether it is beyond one and the same."
             )
         super().check(y, column)
 

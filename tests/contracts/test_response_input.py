@@ -88,6 +88,13 @@ CASES = [
     ("tobit", "level", GOOD.assign(low="none"), "column 'low' is not numeric.*convert it"),
     ("tobit", "level", GOOD.assign(level=1.0), "every row of level is censored.*probit"),
     ("interval", "level", put("level", 3), f"level holds 3 {ROWS}, outside its interval.*middle"),
+    (
+        "interval",
+        "level",
+        GOOD.assign(low=-np.inf, high=np.inf),
+        "no row of level is known exactly.*give the ends",
+    ),
+    ("interval", "level", GOOD.assign(high=np.inf), "no row of level is known exactly.*probit"),
     ("interval", "level", put("low", 2), rf"lower\(low\) holds 2 {ROWS}.*smaller number first"),
     *(
         (response, column, put(known, np.nan), f"{known}.*(positions 3, 7|2 in all).*leave such")
