@@ -66,12 +66,29 @@ def responses() -> Figure:
     return figure
 
 
+def counts() -> Figure:
+    """Predictive checks of the two models of the page on counts: its own code, run here."""
+    page = _run("howto/counts.md")
+    rows, figure = page["rows"], plt.figure(figsize=(10, 3.4))
+    axes = figure.subplots(1, 2, sharey=True)
+    for ax, (name, model) in zip(axes, page["fits"].items(), strict=True):
+        plots.predictive_check(model, rows, rows["times"], ax=ax)
+        ax.set_title(f"Repetitions: {name}")
+    return figure
+
+
+def _run(page: str, blocks: int | None = None) -> dict[str, Any]:
+    """The names that the code of a page has made; ``blocks``: so many of its first blocks."""
+    text = (FIGURES.parent / page).read_text()
+    made: dict[str, Any] = {}
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[:blocks]:
+        exec(code, made)
+    return made
+
+
 def corrected() -> Figure:
     """What the page on the corrected method computes: its own code, run here."""
-    text = (FIGURES.parent / "corrected.md").read_text()
-    page: dict[str, Any] = {}
-    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[:2]:
-        exec(code, page)
+    page = _run("corrected.md", 2)
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True)
     for ax, (name, (damping, length)) in zip(axes, page["RULES"].items(), strict=True):
         for printed, style in ((False, "-"), (True, "--")):
@@ -88,7 +105,12 @@ def corrected() -> Figure:
 
 def main() -> None:
     """Every picture; or those that the command line names."""
-    pictures = {"schools": schools, "responses": responses, "corrected": corrected}
+    pictures = {
+        "schools": schools,
+        "responses": responses,
+        "counts": counts,
+        "corrected": corrected,
+    }
     for name in sys.argv[1:] or pictures:
         figure = pictures[name]()
         figure.tight_layout()
