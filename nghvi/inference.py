@@ -200,7 +200,7 @@ def _fit(
     refinements = 0 if resume is None else resume.refinements
     for _ in range(refinements):
         model = cast(MarginalModel, model).refined()
-    example = data.example if isinstance(data, Batches) else data
+    example = Batches.example_of(data)
     begin: Variational | None = None
     if _is_drawn(model, data):
         model, begin = _begun(key, plan, cast(MarginalModel, model), data)
@@ -363,7 +363,7 @@ def finish(
         return Inference(model, data, done.q, done.verdict, done, pool, nan, nan, nan, nan)
     fitted = model if fitted is None else fitted
     rough_size = evaluation_size(fitted, data)
-    batch = side_by_side(fitted, data.example if isinstance(data, Batches) else data)
+    batch = side_by_side(fitted, Batches.example_of(data))
     size = max(evaluation_size(model, data), 1)
     slow = not model.integration_is_cheap or size > HUGE
     some = 50 if slow else int(np.clip(TELLING // size, FEWER, USUAL))

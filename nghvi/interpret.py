@@ -25,7 +25,6 @@ from nghvi.estimators.choices import check_counts, check_level, check_seed
 from nghvi.formula import Design
 from nghvi.inference import unravel_draws
 from nghvi.models.mixed import MixedModel
-from nghvi.networks import Identity
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import params_at, precision_factors
 from nghvi.posterior.predictive import Request, predictor_draws
@@ -199,7 +198,7 @@ def icc(estimator: MixedEstimator, level: float = LEVEL) -> Summary:
     check_level(level)
     posterior = estimator.posterior_
     model = posterior.model
-    linear = isinstance(model.trunk, Identity) and model.response.conjugate
+    linear = model.trunk.linear and model.response.conjugate
     if not (linear and model.num_effects):
         raise DataError("icc needs a linear model with a Gaussian response and group effects.")
     names, pool = posterior.names, posterior.inference.pool

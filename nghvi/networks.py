@@ -45,6 +45,11 @@ class Trunk(eqx.Module):
         """Number of features, offset included."""
 
     @property
+    def linear(self) -> bool:
+        """Whether the features are the inputs themselves, so that nothing is learnt about them."""
+        return False
+
+    @property
     def sized(self) -> bool:
         """Whether one of the weights scales all features that are learnt."""
         return False
@@ -62,6 +67,10 @@ class Identity(Trunk):
     """The trunk of a linear model, whose features are the input columns themselves."""
 
     num_inputs: int = eqx.field(static=True)
+
+    @property
+    def linear(self) -> bool:
+        return True
 
     def init_weights(self, key: Key) -> PyTree:
         return ()

@@ -143,6 +143,11 @@ class Batches:
         """The first piece, used for its shapes and for the start of a model."""
         return self._piece(0)
 
+    @staticmethod
+    def example_of(data: Data) -> Data:
+        """Return the example of batches, and other data as they are."""
+        return data.example if isinstance(data, Batches) else data
+
     def which(self, start: int, stop: int) -> Int[np.ndarray, " steps"]:
         """Return the number of the piece that each step from ``start`` to ``stop`` sees."""
         number = self.pieces.num_pieces

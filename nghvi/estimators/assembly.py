@@ -34,7 +34,6 @@ from nghvi.estimators.spec import (
 )
 from nghvi.methods import published
 from nghvi.models.mixed import MixedModel, prepare
-from nghvi.networks import Identity
 from nghvi.posterior.mixed_posterior import Named
 from nghvi.priors import HuangWand, Priors
 from nghvi.responses import RESPONSES, Gaussian, WeightedGaussian
@@ -216,7 +215,7 @@ def _crossed(rows: FactorRows, structure: Structure, response: Response) -> Data
     """Return the smallest form of rows with several factors that is exact for the model."""
     if not response.conjugate:
         return CrossedRows.from_rows(rows, structure.by_factor)
-    if isinstance(structure.trunk, Identity):
+    if structure.trunk.linear:
         return CrossedStatistics.from_rows(rows, structure.by_factor, structure.known_coef)
     return CrossedPanel.from_rows(rows, structure.by_factor)
 

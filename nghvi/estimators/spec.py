@@ -39,7 +39,7 @@ from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax
 from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.mixed import MixedModel
 from nghvi.models.several_factors import SeveralFactors
-from nghvi.networks import Identity, Skip, Trunk
+from nghvi.networks import Skip, Trunk
 from nghvi.posterior.mixed_posterior import Named
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
 
@@ -262,7 +262,7 @@ class Structure(NamedTuple):
     def model(self, response: Response, sweeps: int | None) -> MixedModel:
         """Return the model; ``sweeps`` is the number of Gibbs sweeps if these draw the effects."""
         # Published methods work with the coefficients themselves.
-        linear = sweeps is None and isinstance(self.trunk, Identity)
+        linear = sweeps is None and self.trunk.linear
         settings: dict[str, Any] = {
             "known_coef": self.known_coef,
             "num_facts": len(self.facts),

@@ -7,7 +7,6 @@ import pandas as pd
 
 from nghvi.data.frame import DataError
 from nghvi.inference import Inference
-from nghvi.networks import Identity
 from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.prior_influence import (
     PRIOR_DRAWS,
@@ -36,7 +35,7 @@ def verdict_sentence(posterior: MixedPosterior) -> str:
         inference.k_hat,
         inference.pool.corrected,
         inference.pool.effective,
-        network=not isinstance(posterior.model.trunk, Identity),
+        network=not posterior.model.trunk.linear,
     )
     usable = inference.verdict.status is not Status.FAILED
     return " ".join([inference.verdict.sentence, *([beside] if beside and usable else [])])
@@ -44,7 +43,7 @@ def verdict_sentence(posterior: MixedPosterior) -> str:
 
 def k_hat_sentence(posterior: MixedPosterior) -> str:
     """Return what the tail of the importance weights says about the fit, in words."""
-    network = not isinstance(posterior.model.trunk, Identity)
+    network = not posterior.model.trunk.linear
     return k_hat_meaning(posterior.inference.k_hat, posterior.inference.pool.corrected, network)
 
 
@@ -122,7 +121,7 @@ def summary_table(posterior: MixedPosterior, level: float) -> pd.DataFrame:
 
 def ratio_table(posterior: MixedPosterior, level: float) -> Summary:
     """Return weighted moments and quantiles of the exponential of every coefficient."""
-    response, linear = posterior.model.response, isinstance(posterior.model.trunk, Identity)
+    response, linear = posterior.model.response, posterior.model.trunk.linear
     if response.ratio is None or not linear:
         kind = f"the {response.name} response" if linear else "a network"
         raise DataError(f"coefficients of {kind} are not log ratios; use summary() instead.")

@@ -27,7 +27,7 @@ from nghvi.latents import conjugate, drawn, integrate
 from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import parameters
 from nghvi.models.parameters import LinearStart, MixedParams, draws_of_prior
-from nghvi.networks import LEAST_SIZE, Identity, Skip, Trunk
+from nghvi.networks import LEAST_SIZE, Skip, Trunk
 from nghvi.priors import EffectsPrior, Priors, normal_log_density
 
 MOVES = 5
@@ -79,25 +79,28 @@ class MixedModel(MarginalModel):
     @property
     def nodes(self) -> int:
         """Number of quadrature nodes per dimension, or radii; 1 is Laplace's approximation."""
-        if self.grid is not None:
-            return int(self.grid.num_nodes)
-        return integrate.first_nodes(self.num_effects) if self.num_nodes is None else self.num_nodes
+        known = self.num_nodes if self.grid is None else int(self.grid.num_nodes)
+        return integrate.first_nodes(self.num_effects) if known is None else known
 
     @property
     def many_modes(self) -> bool:
-        return not isinstance(self.trunk, Identity)
+        return not self.trunk.linear
+
+    @property
+    def in_closed_form(self) -> bool:
+        """Whether the effects, if there are any, are integrated out by a formula."""
+        return self.response.conjugate or self.num_effects == 0
 
     @property
     def marginal_is_exact(self) -> bool:
-        known = self.response.conjugate or self.num_effects == 0
-        return known or self.grid is not None or self.nodes > 1
+        return self.in_closed_form or self.grid is not None or self.nodes > 1
 
     def suited(self, data: GroupedData) -> "MixedModel":
         """Return the same model with coordinates of Omega, or a start, that suit the data."""
         if isinstance(self.trunk, Skip) and self.response.conjugate:
             known = isinstance(data, Rows | Panel)
             return dataclasses.replace(self, start=LinearStart.of(data)) if known else self
-        if self.num_effects == 0 or not isinstance(self.trunk, Identity):
+        if self.num_effects == 0 or not self.trunk.linear:
             return self
         noise = None
         if isinstance(data, Rows):
@@ -110,7 +113,7 @@ class MixedModel(MarginalModel):
         return dataclasses.replace(self, effects_unit=parameters.effects_units(data, noise))
 
     def refined(self) -> "MixedModel":
-        if self.response.conjugate or self.num_effects == 0:
+        if self.in_closed_form:
             return self
         finer = integrate.finer(self.nodes, self.num_effects)
         grid = None if self.grid is None else integrate.Grid.roomy(finer, self.num_effects)
@@ -123,10 +126,9 @@ class MixedModel(MarginalModel):
         return dataclasses.replace(self, num_nodes=None, grid=grid)
 
     def plain(self) -> "MixedModel":
-        if self.grid is None:
-            return self
-        nodes = None if self.nodes == integrate.first_nodes(self.num_effects) else self.nodes
-        return dataclasses.replace(self, num_nodes=nodes, grid=None)
+        usual = self.nodes == integrate.first_nodes(self.num_effects)
+        nodes = None if usual else self.nodes
+        return self if self.grid is None else dataclasses.replace(self, num_nodes=nodes, grid=None)
 
     def approximate(self) -> "MixedModel":
         if self.response.conjugate:
@@ -156,8 +158,7 @@ class MixedModel(MarginalModel):
 
     @property
     def _num_points(self) -> int:
-        known = self.response.conjugate or self.num_effects == 0
-        return 1 if known else integrate.num_points(self.nodes, self.num_effects)
+        return 1 if self.in_closed_form else integrate.num_points(self.nodes, self.num_effects)
 
     @property
     def integration_is_cheap(self) -> bool:
@@ -181,7 +182,7 @@ class MixedModel(MarginalModel):
             dispersion = self.response.start(data.variance)
             unit = jnp.ones(r)
         # A network climbs with effects at rest (log_at_rest), and then needs only small ones.
-        small = not (self.response.conjugate or isinstance(self.trunk, Identity))
+        small = not (self.response.conjugate or self.trunk.linear)
         variances = jnp.clip((0.01 if small else 0.2) * unit, 1e-8, 1e8)
         if self.start is not None:
             known = self.start.coef.size
@@ -397,7 +398,7 @@ class MixedModel(MarginalModel):
     def sample_latents(
         self, key: Key, params: MixedParams, latents: Effects, data: GroupedData
     ) -> Effects:
-        if self.response.conjugate or self.num_effects == 0:
+        if self.in_closed_form:
             return self.draw_effects(key, params, data)
         lower, problem = self.precision_factor(params), self.row_problem(params, data)
         start = lower.T @ latents.T
@@ -444,6 +445,6 @@ class MixedModel(MarginalModel):
 
 def prepare(model: MixedModel, rows: Rows) -> Grouped:
     """Return the smallest form of the data that serves the model exactly."""
-    if model.response.conjugate and isinstance(model.trunk, Identity):
+    if model.response.conjugate and model.trunk.linear:
         return LinearStatistics.from_rows(rows, model.random, known=model.known_coef)
     return collapse(rows, sums_suffice=model.response.conjugate, merge=model.gibbs is None)

@@ -28,7 +28,6 @@ from nghvi.data.working_copy import StreamedRows
 from nghvi.inference import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.parameters import MixedParams
-from nghvi.networks import Identity
 from nghvi.posterior.effects import average_moments, effects_of
 
 FEW = 100
@@ -126,7 +125,7 @@ class MixedPosterior(NamedTuple):
     def maps(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the matrices that map fitted coefficients and effects to the raw scale."""
         q, random = len(self.names.features), self.model.random
-        if not isinstance(self.model.trunk, Identity):
+        if not self.model.trunk.linear:
             return self.scaling.y_scale * np.eye(q), self.scaling.y_scale * np.eye(len(random))
         own = [self.scaling.back(random[block]) for block in self.names.blocks]
         return self.scaling.back(tuple(range(q))), block_diag(*own)
@@ -195,7 +194,7 @@ class MixedPosterior(NamedTuple):
         About a thousand rows from all over the data are compared, since neighbours may have the
         same inputs.
         """
-        if isinstance(self.model.trunk, Identity):
+        if self.model.trunk.linear:
             return False
         spread = np.asarray(self.data.x)[:: max(1, len(self.data.x) // 1000)]
         centre, spread = self.inference.q.centre, jax.device_put(spread)

@@ -26,7 +26,6 @@ from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import MixedParams
-from nghvi.networks import Identity
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 
@@ -69,7 +68,7 @@ def weight_rows(
     """Return the prior of a weight in each layer of a network, as text and by quantiles."""
     priors, rng = posterior.model.priors, np.random.default_rng(0)
     rows: dict[str, dict[str, str | float]] = {}
-    if not isinstance(posterior.model.trunk, Identity):
+    if not posterior.model.trunk.linear:
         for layer, weights in enumerate(jax.tree.leaves(params.weights)):
             standard = rng.standard_normal(len(weights))
             if priors.weight_sd is not None:

@@ -212,7 +212,7 @@ def deep_recipe(
 
 def is_used(model: LatentModel, data: Data, q: Variational) -> bool:
     """Return whether the network contributes anything; if it does not, it need not settle."""
-    example = data.example if isinstance(data, Batches) else data
+    example = Batches.example_of(data)
     return not cast(MarginalModel, model).given_up(_params_at(model, example, q.centre))
 
 

@@ -256,7 +256,7 @@ def _begin(
     anchored = isinstance(data, Batches) and stage.anchored
     if current and not anchored:
         return current.state.q, data
-    example = data.example if isinstance(data, Batches) else data
+    example = Batches.example_of(data)
     begin = stage.begin(key, model, example, done)
     if anchored:  # at the stage's start, even if it is being resumed
         data = data.anchored(key, model, stage.algorithm.score, begin.centre)

@@ -8,7 +8,6 @@ import pandas as pd
 from nghvi import scores
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checks import NEW, ORIGIN, PARTLY
-from nghvi.networks import Identity
 from nghvi.recipes.importance import RELIABLE
 from nghvi.recipes.verdict import about_draws
 
@@ -47,7 +46,7 @@ def judgement(estimator: MixedEstimator) -> Judgement:
 
 def is_linear(estimator: MixedEstimator) -> bool:
     """Whether coefficients belong to input columns."""
-    return isinstance(estimator.posterior_.model.trunk, Identity)
+    return estimator.posterior_.model.trunk.linear
 
 
 def number(value: float, sd: float = np.nan) -> str:

@@ -42,7 +42,6 @@ from nghvi.families import CholeskyGaussian
 from nghvi.inference import Inference
 from nghvi.models.mixed import GroupedData, MixedModel, prepare
 from nghvi.models.parameters import MixedParams
-from nghvi.networks import Identity
 from nghvi.paper.methods import snngm
 from nghvi.paper.methods.published_start import published_start
 from nghvi.paper.methods.snngm import Block
@@ -124,7 +123,7 @@ def davi(
 def davi_start(model: MixedModel, data: GroupedData, seed: int) -> DaviGaussian:
     """Where the published algorithm starts."""
     theta, r, k = published_start(model, data, seed).theta, model.num_effects, data.num_groups
-    spread = LINEAR_SPREAD if isinstance(model.trunk, Identity) else NETWORK_SPREAD
+    spread = LINEAR_SPREAD if model.trunk.linear else NETWORK_SPREAD
     unit = jnp.broadcast_to(jnp.eye(r)[:, :, None], (r, r, k))
     return DaviGaussian(
         Block(theta, spread * jnp.eye(theta.size)), Block(jnp.zeros((r, k)), spread * unit)

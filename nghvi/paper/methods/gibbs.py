@@ -18,7 +18,6 @@ from nghvi._programs import program
 from nghvi._typing import Key, Scalar
 from nghvi.data import LinearStatistics, Rows
 from nghvi.models.mixed import MixedModel
-from nghvi.networks import Identity
 from nghvi.paper.methods.sweep import State, covariance, sweep
 from nghvi.responses import Gaussian, Probit, StudentT
 from nghvi.responses.student_t import NoiseLaw
@@ -84,7 +83,7 @@ def gibbs(
 
 
 def _require_supported(model: MixedModel, rows: Rows) -> None:
-    if not isinstance(model.trunk, Identity):
+    if not model.trunk.linear:
         raise InputError(
             "gibbs needs a trunk whose features are the columns themselves, not a "
             f"{type(model.trunk).__name__}: the weights' conditional distribution is not known. "

@@ -69,7 +69,7 @@ from nghvi.families.factor import FactorGaussian
 from nghvi.latents import conjugate
 from nghvi.latents.rows import RowProblem, conditional_mode
 from nghvi.models.mixed import MixedModel
-from nghvi.networks import Identity, Perceptron
+from nghvi.networks import Perceptron
 
 CLOSE_ENOUGH = 0.1
 """The last Newton step towards the mode of a proposal, in prior sds: weights do the rest."""
@@ -222,7 +222,7 @@ class Ridge(eqx.Module):
                 return w
             return jnp.ones_like(w).at[:, 0].set(0.0) if biased else jnp.ones_like(w)
 
-        intercept = not isinstance(model.trunk, Identity) or np.ptp(rows.x[:, 0]) == 0
+        intercept = not model.trunk.linear or np.ptp(rows.x[:, 0]) == 0
         coef = jnp.ones_like(nothing.coef).at[0].add(-float(intercept))
         weights = nothing._replace(weights=jax.tree.map(slopes, nothing.weights))
         variances = nothing._replace(effects=jnp.ones_like(nothing.effects))

@@ -7,7 +7,6 @@ from jaxtyping import Array
 
 from nghvi._core.variational import Start
 from nghvi.models.mixed import GroupedData, MixedModel
-from nghvi.networks import Identity
 
 
 def published_start(model: MixedModel, data: GroupedData, seed: int) -> Start:
@@ -23,7 +22,7 @@ def published_start(model: MixedModel, data: GroupedData, seed: int) -> Start:
         fan_out, fan_in = w.shape[0], w.shape[1] - 1
         return w * jnp.sqrt(fan_in) / (fan_in + fan_out)
 
-    binary_network = model.response.classes and not isinstance(model.trunk, Identity)
+    binary_network = model.response.classes and not model.trunk.linear
     rest = jax.tree.map(lambda x: jnp.full_like(x, 0.0 if binary_network else 0.01), params)
     theta = ravel_pytree(rest._replace(weights=jax.tree.map(narrow, params.weights)))[0]
     return Start(theta, 0.01 if binary_network else 1.0)

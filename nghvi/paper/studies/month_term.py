@@ -29,7 +29,6 @@ from nghvi.estimators.reader import DRAWS
 from nghvi.inference import unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import MixedParams
-from nghvi.networks import Identity
 from nghvi.paper.finance import StockPanel
 from nghvi.paper.finance.stock_panel import GROUP, RETURN, mean_se
 from nghvi.paper.studies import asset_pricing
@@ -102,7 +101,7 @@ def run(cell: Row, options: Options) -> Row:
     columns = [*names, *groups]
     found = fit(estimator, Part(train[columns], train[RETURN].to_numpy()))
     posterior = estimator.posterior_
-    kept = not isinstance(posterior.model.trunk, Identity)
+    kept = not posterior.model.trunk.linear
     return (
         found
         | {"status": estimator.status_, "network": kept, "num_test": len(test)}
@@ -152,7 +151,7 @@ def joint_scores(estimator: Any, test: pd.DataFrame, names: list[str]) -> Row:
     )
     square = (test[RETURN] ** 2).groupby(test[MONTH]).sum().to_numpy()
     x = test.groupby(MONTH)[names].first().to_numpy()
-    if isinstance(posterior.model.trunk, Identity):
+    if posterior.model.trunk.linear:
         x = np.column_stack([np.ones(len(x)), x])
     theta, effects = posterior.joint(JOINT_DRAWS, seed=0)
     params = unravel_draws(posterior.model, posterior.data, theta)
