@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from scipy.ndimage import gaussian_filter1d
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from nghvi.estimators._base import MixedEstimator
 from nghvi.plots.pictures import (
@@ -150,7 +150,8 @@ def draw_calibration(
 def _pit_histogram(pit: np.ndarray, ax: Axes) -> None:
     number = int(np.clip(len(pit) // 20, 5, BINS))
     expected = len(pit) / number
-    low, high = binom.ppf([0.005, 0.995], len(pit), 1 / number)
+    up_to = bdtr(np.arange(len(pit) + 1), len(pit), 1 / number)  # of binomial counts
+    low, high = np.searchsorted(up_to, [0.005, 0.995])
     counts, edges = np.histogram(pit, number, (0, 1))
     ax.stairs(counts / expected, edges, color=BLUE, fill=True, alpha=0.45)
     for bound, label in ((low, None), (high, "99 % of chance")):

@@ -19,12 +19,13 @@ def all_checks():
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Estimator Mixed.* does not inherit")
         for estimator in (nghvi.MixedRegressor(), nghvi.MixedClassifier()):
-            yield from estimator_checks.estimator_checks_generator(estimator)
+            for each, check in estimator_checks.estimator_checks_generator(estimator):
+                yield pytest.param(each, check, id=f"{type(each).__name__}-{check.func.__name__}")
 
 
 # One of the checks fits a regression to two classes.
 @pytest.mark.filterwarnings("ignore:y holds only 0 and 1")
-@pytest.mark.parametrize(("estimator", "check"), list(all_checks()), ids=str)
+@pytest.mark.parametrize(("estimator", "check"), list(all_checks()))
 def test_scikit_learn_s_checks(estimator, check):
     check(estimator)
 
