@@ -22,6 +22,7 @@ import time
 import numpy as np
 import pandas as pd
 
+from nghvi.paper.studies.exhibits import markdown
 from nghvi.paper.studies.facts import about
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "cold_starts.json"
@@ -227,6 +228,37 @@ def _resident() -> int:
     return next(int(line.split()[1]) // 1024 for line in status if line.startswith("VmRSS"))
 
 
+def waiting() -> dict[str, str]:
+    """The numbers of this section of the page of measurements, from the recorded rows."""
+    from benchmarks.measured_page import when
+
+    held = json.loads(RESULTS.read_text())
+    lines = [
+        [
+            row["case"],
+            row["method"],
+            *(f"{row[key]:.2f}" for key in ("seconds", "first_fit", "again")),
+        ]
+        for row in held["starts"]["rows"]
+        if "failed" not in row
+    ]
+    first, second = held["folds"]["rows"]
+    resident = held["memory"]["rows"]
+    sizes = [row["megabytes"] for row in resident]
+    return {
+        "when": when(held["starts"]["about"]),
+        "table": markdown(("model", "by", "until the first result", "first fit", "again"), lines),
+        "folds_when": when(held["folds"]["about"]),
+        "folds_first": f"{first['first_fit']:.0f}",
+        "folds_second": f"{second['first_fit']:.0f}",
+        "memory_when": when(held["memory"]["about"]),
+        "fits": f"{resident[-1]['fits']}",
+        "least": f"{min(sizes)}",
+        "most": f"{max(sizes)}",
+        "last": f"{sizes[-1]}",
+    }
+
+
 PARTS = {"starts": starts, "folds": folds, "memory": memory}
 
 
@@ -236,8 +268,8 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", default=list(PARTS))
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for part in parser.parse_args().parts:
-        load = os.getloadavg()[0]
-        kept[part] = {"about": about(), "load": load, "rows": PARTS[part]()}
+        facts = about()
+        kept[part] = {"about": facts, "rows": PARTS[part]()}
         RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     return 0
 

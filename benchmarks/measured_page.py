@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks import response_page
+from benchmarks.cold_starts import waiting
 from benchmarks.report import number, number_range
 from nghvi.paper.studies.exhibits import markdown
 from nghvi.storage.file import replaced
@@ -430,6 +431,7 @@ SECTIONS = (
     steps,
     factors,
     responses,
+    waiting,
     strange_input,
 )
 """Each makes the numbers of the template's section of its name."""

@@ -43,7 +43,7 @@ def run(chosen: argparse.Namespace) -> int:
         begun = time.perf_counter()
         _fit(groups, inputs, slopes)
         seconds = time.perf_counter() - begun
-        named = f"{inputs} inputs, {slopes} slopes, {groups} groups"
+        named = f"inputs {inputs}, slopes {slopes}, groups {groups}"
         print(f"{named}: {seconds:.1f} s", file=sys.stderr)
     print(f"programs are in {_compiled.programs_folder}")
     return 0

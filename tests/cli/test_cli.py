@@ -40,7 +40,7 @@ def test_the_built_in_data_are_what_they_say():
 
 def test_warm_compiles_what_a_fit_of_about_that_size_needs(capsys):
     assert main(["warm", "--inputs", "1", "--slopes", "0", "--groups", "20"]) == 0
-    assert "1 inputs, 0 slopes, 20 groups" in capsys.readouterr().err
+    assert "inputs 1, slopes 0, groups 20" in capsys.readouterr().err
     kept = set(_compiled.programs_folder.glob("*.compiled"))
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"g": np.arange(81) % 27, "x": rng.normal(size=81)})
