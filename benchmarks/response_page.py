@@ -20,6 +20,7 @@ HEAD = (
     "nghvi, warm (first)",
     "R, warm",
     "NUTS, warm (effective draws)",
+    "NUTS, for 1,000 effective draws",
     "error of nghvi",
     "error of R",
     "effects' sd of R / reference",
@@ -36,9 +37,11 @@ def peers(rows: Sequence[Row]) -> str:
         row = known[case]
         ours, other, sampled = row["nghvi"], row["R"], row["NUTS"]
         if "seconds" in sampled:
-            nuts = f"{sampled['seconds']:.0f} (kept run)"
+            nuts, enough = f"{sampled['seconds']:.0f} (kept run)", ""
         else:
-            nuts = f"{sampled['warm_cpu']:.3g} ({sampled['least_effective_draws']})"
+            number = sampled["least_effective_draws"]
+            nuts = f"{sampled['warm_cpu']:.3g} ({number})"
+            enough = f"{1000 * sampled['warm_cpu'] / number:.2g}"
         lines.append(
             [
                 name,
@@ -46,6 +49,7 @@ def peers(rows: Sequence[Row]) -> str:
                 f"{ours['warm_cpu']:.2g} ({ours['first_cpu']:.0f})",
                 f"{other['warm_cpu']:.2g} ({other['software']})",
                 nuts,
+                enough,
                 f"{ours['mean_error']:.3f}",
                 f"{other['mean_error']:.2f} ({other['worst']})",
                 ", ".join(f"{value:.2f}" for value in other["effects_sd_ratio"].values()),
