@@ -13,8 +13,9 @@ from nghvi._linalg.tree import tree_where
 from nghvi._typing import Key, Scalar
 from nghvi.data.grouped import Rows
 
-MOST_NEWTON_STEPS = 60
-"""Number of tried steps after which the search for a mode ends."""
+MOST_NEWTON_STEPS = 240
+"""Number of tried steps after which the search for a mode ends. Ten are nearly always enough, but a
+density with a ledge on the way to its mode takes many short ones."""
 NEWTON_TOLERANCE = 1e-6
 """Distance from the mode, in conditional sds, at which the search for it ends."""
 LONGEST_NEWTON_STEP = 5.0

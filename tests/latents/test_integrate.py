@@ -14,10 +14,11 @@ from scipy.special import log_expit, logsumexp
 from nghvi.data import Rows
 from nghvi.inference import infer
 from nghvi.latents import integrate
+from nghvi.latents.rows import RowProblem, conditional_mode
 from nghvi.models import MixedModel, MixedParams
 from nghvi.networks import Identity
 from nghvi.priors import InverseGamma, Priors
-from nghvi.responses import Logit, StudentT
+from nghvi.responses import Logit, StudentT, ZeroInflatedPoisson
 from nghvi.responses.student_t import NoiseLaw
 
 EFFECTS = 4
@@ -168,3 +169,20 @@ def test_a_grid_as_data_is_the_rule_and_serves_its_refinements_with_one_program(
         refined = refined.refined()
     assert refined.nodes > 14
     assert sum(model.grid is not None for model in traced) == 2
+
+
+def test_a_ledge_on_the_way_to_the_mode():
+    """Six zeros: beside their mode, where they are plain, a ledge, where they are extra ones."""
+    offset = np.array([1.84458725, 2.61949523, 2.57125357, 1.50210743, 2.13822903, 3.38124788])
+    shift = np.repeat(np.linspace(-0.1, 0.1, 2001), 6)
+    group = np.arange(shift.size) // 6
+    rows = Rows.from_arrays(np.ones((shift.size, 1)), np.zeros(shift.size), group, 2001)
+    problem = RowProblem(
+        ZeroInflatedPoisson(zero_unit=0.125),
+        jnp.array([2.56945065]),
+        rows,
+        jnp.asarray(np.tile(offset, 2001) + shift),
+        jnp.full((shift.size, 1), 1.71092277),
+    )
+    # Where the ledge is about to be a mode the steps on it are as short as one likes.
+    assert np.sum(~np.asarray(conditional_mode(problem).found)) <= 2
