@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks import response_page
-from benchmarks.cold_starts import waiting
 from benchmarks.report import number, number_range
 from nghvi.paper.studies.exhibits import markdown
 from nghvi.storage.file import replaced
@@ -431,7 +430,6 @@ SECTIONS = (
     steps,
     factors,
     responses,
-    waiting,
     strange_input,
 )
 """Each makes the numbers of the template's section of its name."""
