@@ -15,8 +15,7 @@ NAMES = {
     "binary_logit_medium_1": "simulated, logit, two effects",
 }
 HEAD = (
-    "data, response",
-    "rows",
+    "data, response (rows)",
     "nghvi, warm (first)",
     "R, warm",
     "NUTS, warm (effective draws)",
@@ -44,8 +43,7 @@ def peers(rows: Sequence[Row]) -> str:
             enough = f"{1000 * sampled['warm_cpu'] / number:.2g}"
         lines.append(
             [
-                name,
-                f"{row['rows']:,}",
+                f"{name} ({row['rows']:,})",
                 f"{ours['warm_cpu']:.2g} ({ours['first_cpu']:.0f})",
                 f"{other['warm_cpu']:.2g} ({other['software']})",
                 nuts,
