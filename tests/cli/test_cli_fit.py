@@ -66,7 +66,7 @@ def test_summary_is_for_people_and_programs(whole, capsys):
     assert main(["summary", str(whole[1]), "--level", "0.5"]) == 0
     assert "q25" in capsys.readouterr().out
     assert main(["summary", str(whole[1]), "--level", "5"]) == 2
-    assert "level=5.0: give a probability" in capsys.readouterr().err
+    assert "level=5.0: it must be a probability" in capsys.readouterr().err
 
 
 def test_predict_writes_mean_interval_and_whether_the_group_is_known(
