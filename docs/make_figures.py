@@ -77,6 +77,24 @@ def counts() -> Figure:
     return figure
 
 
+def proportions() -> Figure:
+    """The predictive check of the model of the page on proportions."""
+    page = _run("howto/proportions.md")
+    figure, ax = plt.subplots(figsize=(6, 3.2))
+    plots.predictive_check(page["model"], page["cows"], page["cows"]["sick"], ax=ax)
+    ax.set_title("Cattle of a herd that fall ill in a quarter")
+    return figure
+
+
+def ordered() -> Figure:
+    """The predictive check of the model of the page on ordered classes."""
+    page = _run("howto/ordered.md")
+    figure, ax = plt.subplots(figsize=(6, 3.2))
+    plots.predictive_check(page["model"], page["wine"], page["wine"]["bitter"], ax=ax)
+    ax.set_title("Bitterness of wine, 1 to 5")
+    return figure
+
+
 def _run(page: str, blocks: int | None = None) -> dict[str, Any]:
     """The names that the code of a page has made; ``blocks``: so many of its first blocks."""
     text = (FIGURES.parent / page).read_text()
@@ -109,6 +127,8 @@ def main() -> None:
         "schools": schools,
         "responses": responses,
         "counts": counts,
+        "proportions": proportions,
+        "ordered": ordered,
         "corrected": corrected,
     }
     for name in sys.argv[1:] or pictures:

@@ -197,8 +197,7 @@ def check_on_disk(settings: Any, response: Response, y: Any, extra: Any) -> None
         )
     if not isinstance(settings.group, str):
         raise DataError(
-            f"group={settings.group!r}: a GroupedDataset needs the name of one group column, since "
-            "its rows are read by group."
+            f"group={settings.group!r}: rows on disk are read by group, so name one group column."
         )
     if settings.formula is not None:
         raise DataError(

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from scipy.ndimage import gaussian_filter1d
 from scipy.special import bdtr
 
@@ -90,6 +91,7 @@ def _bars(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
     place = 0.5 * (edges[1:] + edges[:-1])
     ax.bar(place, np.histogram(y, edges)[0], 0.8 * width, color=BLUE, alpha=0.45, label="observed")
     ax.vlines(place, low, high, color=GREY, lw=3, label="90 % of replicates from the model")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel="response", ylabel="rows", ylim=(0, None))
 
 

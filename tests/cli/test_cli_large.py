@@ -62,7 +62,7 @@ def test_bad_input_is_named(place, capsys, tmp_path):
         (["predict", run, folder], "-o *.parquet"),
         (["fit", folder, "--formula", "y ~ a + (1 | g)", "--out", out], "--formula"),
         (["fit", folder, "--target", "z", "--group", "g", "--out", out], "no column 'z'"),
-        (["fit", folder, "--target", "y", "--out", str(tmp_path / "o")], "name the group column"),
+        (["fit", folder, "--target", "y", "--out", str(tmp_path / "o")], "name one group column"),
     ):
         assert main(arguments) == 2
         assert said in capsys.readouterr().err

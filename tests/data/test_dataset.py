@@ -291,7 +291,7 @@ def test_what_needs_a_table_in_memory_is_refused(folder, frame):
     rows = GroupedDataset(folder)
     for settings, arguments, said in (
         ({}, (frame["y"],), "name of the response column"),
-        ({"group": None}, ("y",), "name of one group column"),
+        ({"group": None}, ("y",), "name one group column"),
         ({"formula": "y ~ a + (1 | firm)"}, ("y",), "formula"),
         ({}, ("y", np.ones(3)), "counts"),
         ({"method": "ng-hvi"}, ("y",), "method='auto'"),

@@ -101,7 +101,7 @@ REFUSED = {
     "duplicate": (TWICE, "'a' occurs more than once"),
     "duplicate as text": (X.assign(**{"1": 0.0}).rename(columns={"b": 1}), "'1' occurs more"),
     "text": (X.assign(b=X.index.map("row {}".format)), "'b' (is a category|held numbers)"),
-    "dicts": (X.assign(b=[{}] * 72), "'b' is not numeric"),
+    "dicts": (X.assign(b=[{}] * 72), "'b' is neither numeric nor a category"),
     "group missing": (X[["a", "b"]], "'g' is not in the data"),
 }
 
