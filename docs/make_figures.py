@@ -95,6 +95,21 @@ def ordered() -> Figure:
     return figure
 
 
+def positive() -> Figure:
+    """What the model of the page on positive numbers predicts for each girl."""
+    page = _run("howto/positive.md", 1)
+    girls, model = page["girls"], page["model"]
+    lower, upper = model.predict_interval(girls)
+    figure, ax = plt.subplots(figsize=(7, 3.2))
+    for number, (_, rows) in enumerate(girls.groupby("girl")):
+        at, colour = rows["age"] + 0.1 * (number - 5), f"C{number % 10}"
+        ax.vlines(at, lower[rows.index], upper[rows.index], color=colour, alpha=0.4, lw=2)
+        ax.plot(at, rows["distance"], ".", color=colour)
+    ax.set(xlabel="age", ylabel="distance, mm", xticks=[8, 10, 12, 14])
+    ax.set_title("Eleven girls: distances and 90 % intervals")
+    return figure
+
+
 def _run(page: str, blocks: int | None = None) -> dict[str, Any]:
     """The names that the code of a page has made; ``blocks``: so many of its first blocks."""
     text = (FIGURES.parent / page).read_text()
@@ -129,6 +144,7 @@ def main() -> None:
         "counts": counts,
         "proportions": proportions,
         "ordered": ordered,
+        "positive": positive,
         "corrected": corrected,
     }
     for name in sys.argv[1:] or pictures:
