@@ -243,7 +243,7 @@ def test_few_groups_have_no_effects_of_what_is_learnt_by_default():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"random": "all"}, r"learns \(h1 to h2\) with 25 groups: .* random='intercept'"),
+        ({"random": "all"}, r"learns \(h1 to h2\) with 25 groups\. .*random='intercept'"),
         ({"random": ["intercept", "h2"]}, r"learns \(h2\) with 25 groups"),
         ({"priors": Priors.paper()}, r"Priors.paper\(\) is stated for raw data.*standardize=False"),
     ],
