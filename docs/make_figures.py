@@ -79,19 +79,21 @@ def counts() -> Figure:
 
 def proportions() -> Figure:
     """The predictive check of the model of the page on proportions."""
-    page = _run("howto/proportions.md")
-    figure, ax = plt.subplots(figsize=(6, 3.2))
-    plots.predictive_check(page["model"], page["cows"], page["cows"]["sick"], ax=ax)
-    ax.set_title("Cattle of a herd that fall ill in a quarter")
-    return figure
+    title = "Cattle of a herd that fall ill in a quarter"
+    return _checked("howto/proportions.md", "cows", "sick", title)
 
 
 def ordered() -> Figure:
     """The predictive check of the model of the page on ordered classes."""
-    page = _run("howto/ordered.md")
+    return _checked("howto/ordered.md", "wine", "bitter", "Bitterness of wine, 1 to 5")
+
+
+def _checked(name: str, rows: str, response: str, title: str) -> Figure:
+    """The predictive check of a page's model."""
+    page = _run(name)
     figure, ax = plt.subplots(figsize=(6, 3.2))
-    plots.predictive_check(page["model"], page["wine"], page["wine"]["bitter"], ax=ax)
-    ax.set_title("Bitterness of wine, 1 to 5")
+    plots.predictive_check(page["model"], page[rows], page[rows][response], ax=ax)
+    ax.set_title(title)
     return figure
 
 

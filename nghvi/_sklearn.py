@@ -21,8 +21,9 @@ class Estimator:
 
     estimator_type: ClassVar[str]
     """``"regressor"`` or ``"classifier"``."""
-    if TYPE_CHECKING:  # Only one of the two kinds has each of these.
+    if TYPE_CHECKING:  # Both kinds have the first of these, and one of them each of the others.
 
+        def predict(self, X: Any) -> Any: ...
         @property
         def classes_(self) -> Any: ...
         def predict_proba(self, X: Any) -> Any: ...
@@ -88,10 +89,6 @@ class Estimator:
 
         measure = accuracy_score if self.estimator_type == "classifier" else r2_score
         return measure(y, self.predict(X), sample_weight=sample_weight)
-
-    def predict(self, X: Any) -> Any:
-        """Predict the response of every row of X."""
-        raise NotImplementedError
 
     def get_metadata_routing(self) -> Any:
         """Return which arguments scikit-learn's tools are to pass on, and under which names."""
