@@ -3,23 +3,19 @@
 import dataclasses
 from typing import Any, cast
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from nghvi._core.batches import Batches
-from nghvi._core.draws import AntitheticDraws, DrawScheme, OrthogonalDraws
 from nghvi._core.errors import InputError
 from nghvi._core.evaluate import (
     Evaluation,
     draw,
     evaluate,
     evaluation_size,
-    log_targets,
     side_by_side,
 )
 from nghvi._core.hosts import on_host, together
@@ -29,15 +25,17 @@ from nghvi._programs import forget_programs_if_many, program
 from nghvi._typing import Data, Key, Params
 from nghvi.data import LinearStatistics
 from nghvi.data.working_copy import StreamedRows
-from nghvi.families import Full
+from nghvi.families import Factor, Full
+from nghvi.models.collapsed import Collapsed, completed
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
-from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, integrals_are_costly
+from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, collapsed_if_possible, integrals_are_costly
+from nghvi.recipes.refinement import refined_if_needed
 from nghvi.recipes.run import Keep, Position, Progress, Run, first_theta, run
 from nghvi.recipes.settings import METHODS as METHODS
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.smooth import laplace_start, value_and_score
-from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
+from nghvi.recipes.smooth import laplace_start
+from nghvi.recipes.verdict import Cause, Status, Verdict
 
 COSTLY, EXPENSIVE = 4_000, 20_000
 """Numbers touched by an evaluation beyond which the ELBO, and the importance weights, are computed
@@ -47,15 +45,12 @@ TELLING, FEWER, USUAL = 70_000_000, 100, 250
 and most number of draws."""
 ENORMOUS, FEW = 50_000_000, 10
 """Numbers touched by an evaluation beyond which only few draws are evaluated, too few for k-hat."""
-ASTRAY, UNLIKE = 0.03, 0.05
-"""Errors of an integral beyond which it is refined: by how much it moves posterior means (in sds)
-and sds (relatively), and the level of the log density (in nats)."""
-MANY = 25
-"""Number of parameters beyond which the number of draws that estimate these errors is constant."""
 GLANCE = 15
 """Number of steps after which a fit checks whether its integrals are exact enough."""
 AFFORDABLE = 600_000_000
 """Numbers that the importance weights of a fit may touch."""
+COMPLETED = 2000
+"""Number of draws that are completed by coefficients which had been integrated out."""
 EXACT, CLOSE_ENOUGH = 1e-6, 0.02
 """Nats between ELBO and evidence below which draws are not corrected; the second for models that
 are expensive to evaluate."""
@@ -64,6 +59,10 @@ are expensive to evaluate."""
 @dataclasses.dataclass(frozen=True)
 class Inference:
     """A posterior approximation with everything needed to judge it.
+
+    ``q`` is the variational distribution. If a part of theta was integrated out of the fit, as the
+    coefficients of a network are (:mod:`nghvi.models.collapsed`), ``run.q`` is the distribution of
+    the rest, and ``q`` only a Gaussian with the moments of the draws in ``pool``.
 
     ``elbo``, ``log_evidence`` and ``k_hat`` are NaN if the latent variables cannot be integrated
     out. ``pool`` holds weighted draws of theta that represent the posterior.
@@ -84,6 +83,11 @@ class Inference:
     def converged(self) -> bool:
         """Whether the optimiser reached the optimum of its family."""
         return self.verdict.converged
+
+    @property
+    def drawn_from_q(self) -> bool:
+        """Whether ``q`` is the very distribution that draws were taken from."""
+        return np.asarray(self.run.q.centre).size == np.asarray(self.q.centre).size
 
     def draws(self, number: int, seed: int = 0) -> Params:
         """Return equally weighted posterior draws of the parameters, leading axis ``number``."""
@@ -138,13 +142,14 @@ def infer(
     settings = (settings or Settings()).changed(changes)
     forget_programs_if_many()
     key = jax.random.key(settings.seed)
+    model = collapsed_if_possible(model, data, settings)
     divided, parts, settings, resume = _divide(model, data, settings, resume)
     plan = Plan.of(settings, divided, parts)
     fitted, done = _fit(key, plan, divided, parts, progress, resume, keep)
     final = _for_evaluation(key, plan, divided, fitted, parts, done.q)
     correct = settings.importance and not plan.explicit
     found = finish(key, final, parts, done, correct=correct, fitted=fitted)
-    return _undivided(found, data)
+    return _completed(key, _undivided(found, data))
 
 
 def _divide(
@@ -289,57 +294,23 @@ def _undivided(found: Inference, data: Data) -> Inference:
     return dataclasses.replace(found, model=found.model.model, data=data, q=q, run=done)
 
 
+def _completed(key: Key, found: Inference) -> Inference:
+    """Return the result for all parameters, if coefficients had been integrated out."""
+    if not isinstance(found.model, Collapsed):
+        return found
+    pool = found.pool
+    some = pool.resample(COMPLETED, _generator(key)) if len(pool.theta) > COMPLETED else pool.theta
+    keys = jax.random.split(jax.random.fold_in(key, 10**6 + 1), len(some))
+    theta = np.asarray(completed(found.model, found.data, keys, jax.device_put(some)))
+    sd = jax.device_put(np.maximum(theta.std(axis=0), 1e-300))
+    q = Factor(rank=0).at(jax.device_put(theta.mean(axis=0)), sd)
+    whole = Pool.plain(theta)._replace(log_evidence=pool.log_evidence)
+    return dataclasses.replace(found, model=found.model.model, q=q, pool=whole)
+
+
 def _affordably_refined(model: MarginalModel) -> MarginalModel:
     better = model.refined()
     return better if better.integration_is_affordable else model
-
-
-def refined_if_needed(
-    key: Key, model: LatentModel, data: Data, q: Variational, costly: bool
-) -> MarginalModel | None:
-    """Return the refined model if the integrals of this one are not exact enough at the result.
-
-    The two log densities differ by d(theta). If q is right, a linear trend of d over its draws
-    moves the posterior mean by as many sds, and a quadratic one c z^2 its sd by the share c; noise
-    around these trends moves neither. If integrals are ``costly``, the slope of d at the centre has
-    to do, and for rows in batches its level.
-    """
-    if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
-        return None
-    better = model.refined()
-    if eqx.tree_equal(better, model):
-        return None
-    if isinstance(data, Batches):
-        now, then = (log_targets(m, data, np.asarray(q.centre)[None])[0] for m in (model, better))
-        return better if abs(now - then) > UNLIKE else None
-    if costly:
-        theta, pull = jax.vjp(q.transport, jnp.zeros(q.noise_dim))
-        rough, fine = (value_and_score(m, data, theta)[1] for m in (model, better))
-        return None if np.abs(pull(fine - rough)[0]).max() < TOLERANCE else better
-    level, trend = _apart(key, model, better, data, q)
-    known = level < UNLIKE or model.is_drawn(data)
-    return None if known and trend < ASTRAY else better
-
-
-def _apart(
-    key: Key, rough: MarginalModel, fine: MarginalModel, data: Data, q: Variational
-) -> tuple[float, float]:
-    """Return level and largest trend of the difference of two log densities over draws of q."""
-    scheme = OrthogonalDraws() if q.noise_dim <= MANY else AntitheticDraws(2 * MANY)
-    noise, theta = (np.asarray(each) for each in _noise_and_draws(scheme, key, q))
-    values = [log_targets(model, data, theta, side_by_side(model, data)) for model in (fine, rough)]
-    with np.errstate(invalid="ignore"):  # inf - inf is NaN, which is within no bound
-        difference = values[0] - values[1]
-        level = difference.mean()
-        slopes = difference @ noise / len(noise)
-        bends = 0.5 * (difference - level) @ (noise**2 - 1) / len(noise)
-    return float(np.abs(level)), float(np.abs([slopes, bends]).max())
-
-
-@program
-def _noise_and_draws(scheme: DrawScheme, key: Key, q: Variational) -> tuple[Array, Array]:
-    noise = scheme(key, q.noise_dim)
-    return noise, jax.vmap(q.transport)(noise)
 
 
 def finish(

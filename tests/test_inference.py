@@ -14,13 +14,14 @@ from nghvi._core.model import unraveller
 from nghvi.data.grouped import Rows
 from nghvi.families import CholeskyGaussian, Factor
 from nghvi.families.factor import project
-from nghvi.inference import infer, refined_if_needed
+from nghvi.inference import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.published_start import published_start
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.plan import HUGE
+from nghvi.recipes.refinement import refined_if_needed
 from nghvi.recipes.verdict import Status
 from nghvi.responses import Gaussian, Probit
 from tests.conftest import panel_frame

@@ -70,19 +70,14 @@ class AtRest(Score):
         return *jax.value_and_grad(lambda t: model.log_at_rest(unravel(t), data))(theta), ()
 
 
-class Reweighed(Score):
-    """Another score in which the weights of prior and data differ; it carries the same latents."""
+class Faint(Score):
+    """Another score in which the prior of theta counts only by a ``share``, so data come first."""
 
     score: Score
+    share: Float[Array, ""]
 
     def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
         return self.score.init_latents(key, theta, model, data)
-
-
-class Faint(Reweighed):
-    """Another score in which the prior of theta counts only by a ``share``, so data come first."""
-
-    share: Float[Array, ""]
 
     def __call__(
         self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
@@ -91,25 +86,6 @@ class Faint(Reweighed):
         unravel, left = unraveller(model, data), 1 - self.share
         prior, slope = jax.value_and_grad(lambda t: model.log_prior(unravel(t)))(theta)
         return value - left * prior, score - left * slope, latents
-
-
-class Emphasised(Reweighed):
-    """Another score in which the data count several ``times`` for some coordinates.
-
-    A Gaussian of independent coordinates that is stationary under it maximises
-    E log p(y | theta) - sum_j KL_j / times_j: a coordinate pays only a share of the price for
-    departing from its prior. The value remains that of the density itself.
-    """
-
-    times: Float[Array, " m"]
-
-    def __call__(
-        self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
-    ) -> tuple[Scalar, Array, Latents]:
-        value, score, latents = self.score(key, theta, latents, model, data)
-        unravel = unraveller(model, data)
-        prior = jax.grad(lambda t: model.log_prior(unravel(t)))(theta)
-        return value, prior + self.times * (score - prior), latents
 
 
 class Sampled(Score):

@@ -33,6 +33,21 @@ class Moments(NamedTuple):
     num_rows: float | Float[Array, ""]
 
 
+class FeatureSums(NamedTuple):
+    """Sums over rows of products of all features H, of those with effects, Z, and the response."""
+
+    gram: Float[Array, "q q"]
+    """H'H over all groups."""
+    cross: Float[Array, " q"]
+    """H'y over all groups."""
+    group_gram: Float[Array, "r q k"]
+    """Z_k'H_k of every group."""
+    group_cross: Float[Array, "r k"]
+    """Z_k'y_k of every group."""
+    square: Float[Array, ""]
+    num_rows: float | Float[Array, ""]
+
+
 class Grouped(eqx.Module):
     """Data of many groups, in one of several forms; groups are in memory order.
 
@@ -234,6 +249,34 @@ class Rows(Grouped):
         gram, cross, square = _row_moments((design, error), self)
         return Moments(gram, cross, square, self.num_rows)
 
+    def feature_sums(
+        self, features: Callable[[Array], Array], random: tuple[int, ...]
+    ) -> FeatureSums:
+        """Return sums at these features; ``random`` has the effects' columns."""
+        h = self.features(features)
+        if random == tuple(range(h.shape[1])):  # everything is a sum over groups
+            found = self.moments(features, jnp.zeros(len(random)), random)
+            gram, cross = jnp.sum(found.gram, axis=-1), jnp.sum(found.cross, axis=-1)
+            return FeatureSums(gram, cross, *found)
+        count, response = self._counts_and_responses()
+        counted = h if count is None else h * count[:, None]
+        both = jnp.concatenate([counted, response[:, None]], axis=1)
+        parts = zip(self._split(select(h, random)), self._split(both), strict=True)
+        products = [jnp.einsum("kni,knj->ijk", z, b) for z, b in parts]
+        by_group = jnp.concatenate(products, axis=-1)
+        return FeatureSums(
+            h.T @ counted,
+            h.T @ response,
+            by_group[:, :-1],
+            by_group[:, -1],
+            self.total(self.y**2),
+            self.num_rows,
+        )
+
+    def _counts_and_responses(self) -> tuple[Float[Array, " n"] | None, Float[Array, " n"]]:
+        """Return how often every row was observed, and the sum of its responses."""
+        return self.weight, self.weighted(self.y)
+
     def _split(self, values: Float[Array, "n ..."]) -> list[Float[Array, "kb nb ..."]]:
         parts, start = [], 0
         for count, size in self.blocks:
@@ -360,6 +403,9 @@ class CellRows(Rows):
         gram = self.gram(design, self.by_row(jnp.ones_like(self.y)))
         cross = self.sum(design * self.by_row(error)[:, None]).T
         return Moments(gram, cross, self.total(error**2), self.num_rows)
+
+    def _counts_and_responses(self) -> tuple[Float[Array, " n"] | None, Float[Array, " n"]]:
+        return self.weighted(self.by_row(jnp.ones_like(self.y))), self.weighted(self.by_row(self.y))
 
     def observations(self) -> Observations:
         seen, index = self._seen()

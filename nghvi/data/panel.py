@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, Int
 
 from nghvi.data.elimination import pairs_of
 from nghvi.data.factors import CrossedRows, FactorRows, Sums
-from nghvi.data.grouped import CellRows, Grouped, Moments, Observations, Rows, select
+from nghvi.data.grouped import CellRows, FeatureSums, Grouped, Moments, Observations, Rows, select
 
 WORTHWHILE, SEVERAL = 4, 2
 """How often inputs must repeat on average before collapsing them pays off, and how many different
@@ -68,6 +68,24 @@ class Panel(Grouped):
         by_input = jnp.sum(self.counts, axis=0), jnp.sum(self.sums, axis=0)
         square = self.square_total - 2 * by_input[1] @ fixed + by_input[0] @ fixed**2
         return Moments(gram, cross, square, self.num_rows)
+
+    def feature_sums(
+        self, features: Callable[[Array], Array], random: tuple[int, ...]
+    ) -> FeatureSums:
+        """Return sums at these features; ``random`` has the effects' columns."""
+        h = features(self.x)
+        design = select(h, random)
+        count, response = jnp.sum(self.counts, axis=0), jnp.sum(self.sums, axis=0)
+        outer = (design[:, :, None] * h[:, None, :]).reshape(len(h), -1)
+        by_group = (outer.T @ self.counts.T).reshape(len(random), h.shape[1], self.num_groups)
+        return FeatureSums(
+            h.T @ (count[:, None] * h),
+            h.T @ response,
+            by_group,
+            design.T @ self.sums.T,
+            self.square_total,
+            self.num_rows,
+        )
 
 
 def collapse(rows: Rows, *, sums_suffice: bool, merge: bool = True) -> Rows | Panel:

@@ -207,15 +207,19 @@ class MixedModel(MarginalModel):
         return parameters.from_free(free, self.effects_unit, self.effects_prior.correlated)
 
     def log_prior(self, params: MixedParams) -> Scalar:
-        weights = self.priors.log_weights(params.weights, params.weight_scale)
-        coef = normal_log_density(self.coef(params), self.priors.coef_sd)
-        coef += self._log_intercept(params)
-        coef += params.coef.size * jnp.log(self.coef_unit(params))
-        total = weights + coef + self.response.log_prior(self.dispersion(params), self.priors)
+        total = self.priors.log_weights(params.weights, params.weight_scale)
+        total += self.log_prior_of_coef(params)
+        total += self.response.log_prior(self.dispersion(params), self.priors)
         if self.num_effects == 0:
             return total
         free, log_jacobian = self._free_effects(params)
         return total + self.effects_prior.log_density(free, self.num_effects) + log_jacobian
+
+    def log_prior_of_coef(self, params: MixedParams) -> Scalar:
+        """Return the log prior density of the coefficients, as theta holds them."""
+        density = normal_log_density(self.coef(params), self.priors.coef_sd)
+        unit = params.coef.size * jnp.log(self.coef_unit(params))
+        return density + self._log_intercept(params) + unit
 
     def _log_intercept(self, params: MixedParams) -> Scalar:
         """Return the log density of the intercept given the dispersion, less a coefficient's."""

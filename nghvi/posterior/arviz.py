@@ -83,9 +83,11 @@ def to_datatree(
 
 
 def _statistics(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.ndarray]:
-    """Return log q(theta) and, where exact and cheap, log p(y, theta), on the fitted scale."""
+    """Return log q(theta) and log p(y, theta) on the fitted scale, where exact and cheap."""
     model, data = posterior.model, posterior.data
-    found = {"log_q": np.asarray(_log_density(posterior.inference.q, jnp.asarray(theta)))}
+    found = {}
+    if posterior.inference.drawn_from_q:
+        found["log_q"] = np.asarray(_log_density(posterior.inference.q, jnp.asarray(theta)))
     if model.marginal_is_exact and model.integration_is_cheap:
         batch = side_by_side(model, data)
         found["lp"] = log_targets(model, data, theta, batch)

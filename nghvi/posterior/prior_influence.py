@@ -107,7 +107,7 @@ def powers(posterior: MixedPosterior, draws: int = DRAWS, seed: int = 0) -> Powe
     theta = inference.pool.resample(draws, np.random.default_rng(seed))
     found = _log_priors(posterior.model, posterior.data, jax.device_put(theta))
     log_prior, log_volume = map(np.asarray, found)
-    if inference.pool.corrected:  # small models only: the density is cheap
+    if inference.pool.corrected or not inference.drawn_from_q:  # then the density is cheap
         log_posterior = log_targets(posterior.model, posterior.data, theta)
     else:
         log_posterior = np.asarray(_log_density(inference.q, jax.device_put(theta)))

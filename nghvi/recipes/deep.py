@@ -11,9 +11,8 @@ one stage replaces the last two:
 
     natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps
 
-A diagonal Gaussian pays for every weight as if the data had to determine it by itself, but n rows
-determine at most n combinations of m weights. If m > n the data therefore count m / n times for the
-weights, at most four times in the first natural stage and twice in those that follow.
+If all groups are seen at once, the coefficients of such a network are integrated out with the
+effects (:mod:`nghvi.models.collapsed`), which leaves a Gaussian of weights and variances only.
 
 A Gaussian started away from a mode stays with a network too simple for the data, since noisy
 weights make complexity look costly; one that is only polished stays at the first mode. A climb
@@ -38,7 +37,7 @@ from nghvi._core.evaluate import evaluate, evaluation_size
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit
 from nghvi._core.model import LatentModel, MarginalModel, unraveller
-from nghvi._core.score import AtRest, Emphasised, Faint, Integrated, Score
+from nghvi._core.score import AtRest, Faint, Integrated, Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import Variational
 from nghvi._programs import program
@@ -60,8 +59,6 @@ PRIOR_IN_SEARCH = 0.1
 """Weight of the prior in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
 """Lengths of natural gradient steps: of the mean in posterior sds, and of log variances."""
-EMPHASIS_AT_FIRST, EMPHASIS = 4.0, 2.0
-"""How many times the data count at most for a network's weights, in the first and later stages."""
 LEAST_PAIRS, MOST_PAIRS, FEWER_PAIRS, MOST_COSTLY_PAIRS = 25, 1600, 400, 100
 """Numbers of pairs of draws behind a verdict: the least, and the most for evaluations that are
 small, larger, and costly. Fewer are taken if they leave no doubt."""
@@ -97,20 +94,6 @@ def starting_sd(params: Params) -> Float[Array, " m"]:
     return jax.device_put(np.concatenate([leaf_sd(leaf) for leaf in jax.tree.leaves(params)]))
 
 
-def weights_per_row(params: Params, rows: float) -> float:
-    """Return the number of entries of weight matrices per row of the data; shapes suffice."""
-    matrices = (leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
-    return sum(matrices) / rows
-
-
-def emphasised(score: Score, params: Params, times: float) -> Score:
-    """Return the score in which data count several ``times`` for entries of weight matrices."""
-    if times <= 1:
-        return score
-    each = [np.full(leaf.size, times if leaf.ndim > 1 else 1) for leaf in jax.tree.leaves(params)]
-    return Emphasised(score, jax.device_put(np.concatenate(each)))
-
-
 def deep_recipe(
     model: LatentModel,
     data: Data,
@@ -131,8 +114,7 @@ def deep_recipe(
     lengths = Lengths.of(steps or (STEPS if isinstance(score, Integrated) else SAMPLED_STEPS))
     params = eqx.filter_eval_shape(model.init_params, jax.random.key(0), data)
     rows = model.num_observations(data)
-    redundancy = weights_per_row(params, rows)
-    if natural and redundancy <= 1:
+    if natural:
         score = Integrated(roughly=True)  # since noisy steps need few digits
     unit, climb_score = starting_sd(params), score
     at_rest = eqx.filter_eval_shape(model.log_at_rest, params, data) is not None
@@ -174,13 +156,10 @@ def deep_recipe(
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
     polish = polish._replace(anchored=True)
 
-    kept_first = steps is None and min(redundancy, EMPHASIS_AT_FIRST) > EMPHASIS
-
-    def natural_stage(name: str, begin: Begin, share: float, emphasis: float = EMPHASIS) -> Stage:
+    def natural_stage(name: str, begin: Begin, share: float) -> Stage:
         num_steps = lengths.explore + lengths.polish
         rule = NaturalSteps(share * NATURAL_LENGTH, share * WIDENING, num_steps, 0.3)
-        counted = emphasised(score, params, min(redundancy, emphasis))
-        algorithm = HybridVI(IndependentDraws(1), counted, ScaledGradient(unit, 1.0), rule)
+        algorithm = HybridVI(IndependentDraws(1), score, ScaledGradient(unit, 1.0), rule)
         last = max(1, num_steps // 10)
         return Stage(name, begin, algorithm, num_steps, CHUNK, last, anchored=True)
 
@@ -194,8 +173,7 @@ def deep_recipe(
         part._replace(name=f"{part.name} {n + 1}") for n in range(num_starts) for part in climbs
     ]
     if natural:
-        at_first = EMPHASIS_AT_FIRST if kept_first else EMPHASIS
-        stages += in_two(natural_stage("natural", from_best, 1.0, at_first))
+        stages += in_two(natural_stage("natural", from_best, 1.0))
     else:
         stages += [explore, *in_two(polish)]
     if steps is None:
@@ -203,8 +181,7 @@ def deep_recipe(
             again = polish._replace(name=f"polish {n}")
             if natural:
                 again = natural_stage(f"natural {n}", carry_on, share)
-            needed = natural and kept_first and n == 2  # the first with the final emphasis
-            stages += in_two(again._replace(encore=not needed))
+            stages += in_two(again._replace(encore=True))
     judge = judge_settling(batch, settled, **about)
     recipe = Recipe("deep", tuple(stages), judge, widen)
     return recipe._replace(promising=is_used) if natural else recipe

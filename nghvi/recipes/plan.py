@@ -20,8 +20,13 @@ from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import robbins_monro
 from nghvi._core.variational import Start, Variational
 from nghvi._typing import Data, Key
+from nghvi.data import Panel, Rows
+from nghvi.data.grouped import CellRows
 from nghvi.families import Factor, FactorGaussian, Full
 from nghvi.methods import GradientMethod, published
+from nghvi.models.collapsed import Collapsed
+from nghvi.models.divided import mesh_of
+from nghvi.models.mixed import MixedModel
 from nghvi.recipes.deep import deep_recipe
 from nghvi.recipes.run import Ended, Recipe, Stage, first_theta
 from nghvi.recipes.settings import Settings
@@ -32,6 +37,8 @@ LARGEST_FULL = 300
 """Number of parameters up to which a smooth posterior gets a full covariance."""
 HUGE = 10_000_000
 """Numbers touched by an evaluation beyond which it takes seconds."""
+COLLAPSIBLE = (Rows, CellRows, Panel)
+"""Forms of the data with sums from which coefficients can be integrated out."""
 MOST_ESTIMATES = 81
 """Most estimates, from 64 draws each, by which the result of a published rule is judged."""
 
@@ -105,6 +112,20 @@ class Plan(NamedTuple):
                 "factors, family=nghvi.families.Factor(rank)."
             )
         return deep_recipe(model, data, own_score, settings, batch=batch)
+
+
+def collapsed_if_possible(model: LatentModel, data: Data, settings: Settings) -> LatentModel:
+    """Return the model without coefficients if a network is fitted by the library's own method.
+
+    Groups must be seen all at once: what the data say about parameters that have no coefficients
+    to refer to is not a sum over groups.
+    """
+    if not (isinstance(model, MixedModel) and model.moves_naturally and type(data) in COLLAPSIBLE):
+        return model
+    whole = settings.batch_groups is None and mesh_of(settings.devices) is None
+    ours = settings.method == "auto" and settings.of_family is None and settings.begin is None
+    plain = not (model.known_coef or model.num_facts) and settings.latents != "sample"
+    return Collapsed(model) if whole and ours and plain else model
 
 
 def integrals_are_costly(model: LatentModel, data: Data) -> bool:

@@ -16,7 +16,7 @@ from nghvi._core.draws import IndependentDraws
 from nghvi._core.hybrid import HybridVI
 from nghvi._core.loop import fit
 from nghvi._core.model import MarginalModel
-from nghvi._core.score import Emphasised, Faint, Integrated
+from nghvi._core.score import Faint, Integrated
 from nghvi._core.step_rules import NaturalSteps
 from nghvi.data import Panel, Rows
 from nghvi.estimators.fitting import clearly_best
@@ -27,7 +27,7 @@ from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.parameters import LinearStart
 from nghvi.networks import Perceptron, Skip, Tamed
 from nghvi.priors import HalfT, HuangWand, Priors
-from nghvi.recipes.deep import EMPHASIS, EMPHASIS_AT_FIRST, deep_recipe
+from nghvi.recipes.deep import deep_recipe
 from nghvi.recipes.settings import Settings
 from nghvi.recipes.verdict import Cause, Status, Verdict
 from nghvi.responses import RESPONSES, Gaussian
@@ -298,52 +298,12 @@ def test_a_faint_prior_counts_by_its_share():
     np.testing.assert_allclose(score, slope, rtol=1e-9, atol=1e-9)
 
 
-def test_data_that_count_several_times_do_so_at_their_coordinates_only():
-    rows = rows_of(*line_frame())
-    model = MixedModel(TRUNK, Gaussian(), Priors.paper(), random=(0,))
-    data = prepare(model, rows)
-    theta, unravel = ravel_pytree(model.init_params(KEY, data))
-    times = jnp.asarray(np.random.default_rng(0).uniform(1, 4, theta.size))
-
-    def parts(t):
-        prior = model.log_prior(unravel(t))
-        return jnp.stack([model.log_marginal(unravel(t), data) - prior, prior])
-
-    emphasised = Emphasised(Integrated(), times)
-    value, score, _ = jax.jit(lambda t: emphasised(KEY, t, (), model, data))(theta)
-    likelihood, prior = jax.jit(jax.jacrev(parts))(theta)
-    np.testing.assert_allclose(value, jnp.sum(parts(theta)), rtol=1e-12)
-    np.testing.assert_allclose(score, times * likelihood + prior, rtol=1e-9, atol=1e-9)
-
-
-def natural_scores(hidden, steps=None):
-    """Scores of the natural stages, by name, for 200 rows and three inputs."""
-    model = MixedModel(Skip(Perceptron(3, hidden), 3), Gaussian(), Priors.paper(), random=(0,))
+def test_natural_stages_are_repeated_only_while_the_elbo_moves():
+    model = MixedModel(Skip(Perceptron(3, (40,)), 3), Gaussian(), Priors.paper(), random=(0,))
     data = prepare(model, rows_of(*line_frame()))
-    stages = deep_recipe(model, data, Integrated(), Settings(steps=steps)).stages
-    return {s.name: s for s in stages if s.name.startswith("natural") and not s.continues}
-
-
-def test_data_count_once_where_there_are_rows_enough():
-    # 4 x 40 weights and 200 rows
-    stages = natural_scores((40,))
-    assert all(isinstance(stage.algorithm.score, Integrated) for stage in stages.values())
-    assert [stage.encore for stage in stages.values()] == [False, True, True, True, True]
-
-
-@pytest.mark.parametrize(
-    ("units", "at_first", "later"), [(75, 1.5, 1.5), (150, 3, 2), (1000, EMPHASIS_AT_FIRST, 2)]
-)
-def test_data_count_as_often_as_there_are_weights_for_a_row(units, at_first, later):
-    stages = natural_scores((units,))
-    found = [np.unique(stage.algorithm.score.times) for stage in stages.values()]
-    expected = [[1, at_first], *[[1, later]] * 4]
-    np.testing.assert_allclose(found, expected)
-    # What the first stage keeps must survive in a stage with the final emphasis of the data.
-    assert [stage.encore for stage in stages.values()] == [False, at_first == later, *[True] * 3]
-    # In a given number of steps there is one stage.
-    (only,) = natural_scores((units,), steps=500).values()
-    assert np.max(only.algorithm.score.times) == min(later, EMPHASIS)
+    stages = deep_recipe(model, data, Integrated(), Settings()).stages
+    natural = [s for s in stages if s.name.startswith("natural") and not s.continues]
+    assert [stage.encore for stage in natural] == [False, True, True, True, True]
 
 
 def test_a_network_that_is_given_up_gets_no_encores():
