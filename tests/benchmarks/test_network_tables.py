@@ -1,4 +1,4 @@
-"""The tables of decisions 16 and 19 are those that the recorded rows make."""
+"""The tables of decisions 16 and 25 are those that the recorded rows make."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ DECISIONS = pathlib.Path(__file__).parents[2] / "docs/decisions"
     [
         (few_groups, "0016-networks-beside-their-inputs.md"),
         (function_space, "0016-networks-beside-their-inputs.md"),
-        (fewer_rows, "0019-fewer-rows-than-weights.md"),
+        (fewer_rows, "0025-coefficients-integrated-out.md"),
     ],
 )
 def test_the_decision_has_the_rows(module, page):
