@@ -1,6 +1,6 @@
 """Recipe for networks and other posteriors without one clear mode.
 
-    climb     Adam to a mode, from several random starts; the best is continued. With a skip
+    climb     Adam to a mode, from several random starts; the highest is continued. With a skip
               connection it begins as a *search*, in which the prior counts a tenth
     explore   Adam on the factor Gaussian in fixed units from small variances: leaves poor modes
     polish    Adam in units of the current posterior sd, with decaying steps
@@ -9,7 +9,8 @@ Each ends with an average of its last tenth. Another family replaces the factor 
 asked for. If the model moves naturally (a network with a skip connection, effects integrated out)
 one stage replaces the last two:
 
-    natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps
+    natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps; every
+              start takes the first part of it (a *trial*), and the best ELBO is continued
 
 If all groups are seen at once, the coefficients of such a network are integrated out with the
 effects (:mod:`nghvi.models.collapsed`), which leaves a Gaussian of weights and variances only.
@@ -59,6 +60,8 @@ PRIOR_IN_SEARCH = 0.1
 """Weight of the prior in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
 """Lengths of natural gradient steps: of the mean in posterior sds, and of log variances."""
+HOLD, TRIAL = 0.3, 0.2
+"""Share of a natural stage in which these are constant, and the share that every start takes."""
 LEAST_PAIRS, MOST_PAIRS, FEWER_PAIRS, MOST_COSTLY_PAIRS = 25, 1600, 400, 100
 """Numbers of pairs of draws behind a verdict: the least, and the most for evaluations that are
 small, larger, and costly. Fewer are taken if they leave no doubt."""
@@ -144,9 +147,17 @@ def deep_recipe(
             return q
         return family.at(q.mean, unit)
 
+    def widened(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+        return widen(done[-1].fit.q)
+
     def from_best(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
-        climbs = (stage.fit for stage in done if not stage.name.startswith("search"))
-        return widen(max(climbs, key=_height).q)
+        return widen(max((stage.fit for stage in done), key=_height).q)
+
+    def from_best_trial(
+        key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]
+    ) -> Variational:
+        trials = (stage.fit for stage in done if stage.name.startswith("trial"))
+        return max(trials, key=_reached).q
 
     # Adam moves a coordinate by about length x unit per step, and log scales by the length itself.
     # A step of the exploration is a multiple of the posterior sd, which falls with the root of n.
@@ -156,9 +167,13 @@ def deep_recipe(
     polish = stage("polish", carry_on, score, ScaledGradient(unit, 1.0), 0.02, 0.2)
     polish = polish._replace(anchored=True)
 
-    def natural_stage(name: str, begin: Begin, share: float) -> Stage:
-        num_steps = lengths.explore + lengths.polish
-        rule = NaturalSteps(share * NATURAL_LENGTH, share * WIDENING, num_steps, 0.3)
+    natural_steps = lengths.explore + lengths.polish
+    tried = max(1, round(TRIAL * natural_steps))
+
+    def natural_stage(
+        name: str, begin: Begin, share: float, num_steps: int = natural_steps, hold: float = HOLD
+    ) -> Stage:
+        rule = NaturalSteps(share * NATURAL_LENGTH, share * WIDENING, num_steps, hold)
         algorithm = HybridVI(IndependentDraws(1), score, ScaledGradient(unit, 1.0), rule)
         last = max(1, num_steps // 10)
         return Stage(name, begin, algorithm, num_steps, CHUNK, last, anchored=True)
@@ -169,11 +184,15 @@ def deep_recipe(
     if model.many_modes:
         settled = Cause.ONE_OF_MANY_MODES
     climbs = searching(climb) if natural and start is None else (climb,)
+    if natural:
+        climbs = (*climbs, natural_stage("trial", widened, 1.0, tried, 1.0))
     stages = [
         part._replace(name=f"{part.name} {n + 1}") for n in range(num_starts) for part in climbs
     ]
     if natural:
-        stages += in_two(natural_stage("natural", from_best, 1.0))
+        left = (HOLD - TRIAL) / (1 - TRIAL)
+        rest = max(1, natural_steps - tried)
+        stages += in_two(natural_stage("natural", from_best_trial, 1.0, rest, left))
     else:
         stages += [explore, *in_two(polish)]
     if steps is None:
@@ -229,6 +248,13 @@ def _height(climb: Fit) -> float:
     reached = np.asarray(cast(Info, climb.trace).log_target)
     height = float(np.mean(reached[-max(1, reached.size // 10) :]))
     return height if np.isfinite(height) else -np.inf
+
+
+def _reached(trial: Fit) -> float:
+    """Return the noisy ELBO of a trial, averaged over its last quarter."""
+    elbo = _noisy_elbo(cast(Info, trial.trace))
+    reached = float(np.mean(elbo[-max(1, elbo.size // 4) :]))
+    return reached if np.isfinite(reached) else -np.inf
 
 
 def judge_settling(batch: int | None, settled: Cause, **about: float) -> Judge:
