@@ -36,7 +36,7 @@ from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, integrals_are_costly
 from nghvi.recipes.run import Keep, Position, Progress, Run, first_theta, run
 from nghvi.recipes.settings import METHODS as METHODS
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.smooth import laplace_start, value_and_score
+from nghvi.recipes.smooth import laplace_start, values_and_scores
 from nghvi.recipes.verdict import TOLERANCE, Cause, Status, Verdict
 
 COSTLY, EXPENSIVE = 4_000, 20_000
@@ -314,8 +314,9 @@ def refined_if_needed(
         return better if abs(now - then) > UNLIKE else None
     if costly:
         theta, pull = jax.vjp(q.transport, jnp.zeros(q.noise_dim))
-        rough, fine = (value_and_score(m, data, theta)[1] for m in (model, better))
-        return None if np.abs(pull(fine - rough)[0]).max() < TOLERANCE else better
+        at = np.asarray(theta)[None]
+        rough, fine = (values_and_scores(m, data, at)[1][0] for m in (model, better))
+        return None if np.abs(pull(jnp.asarray(fine - rough))[0]).max() < TOLERANCE else better
     level, trend = _apart(key, model, better, data, q)
     known = level < UNLIKE or model.is_drawn(data)
     return None if known and trend < ASTRAY else better

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import nghvi
-from nghvi._core.evaluate import evaluate
+from nghvi._core import evaluate as evaluation
+from nghvi._core.evaluate import evaluate, log_targets
 from nghvi._core.model import unraveller
 from nghvi.data.grouped import Rows
 from nghvi.families import CholeskyGaussian, Factor
@@ -19,6 +20,7 @@ from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.published_start import published_start
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
+from nghvi.recipes import smooth
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.plan import HUGE
 from nghvi.recipes.verdict import Status
@@ -43,6 +45,29 @@ def test_elbo_and_evidence_of_a_gaussian_target_are_its_normalising_constant(key
     exact = float(jnp.sum(quadratic + 0.5 * jnp.log(2 * jnp.pi / 0.75)))
     assert found.elbo == pytest.approx(exact, abs=1e-6)
     assert found.log_evidence == pytest.approx(exact, abs=1e-6)
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, 501])
+@pytest.mark.parametrize("batch", [None, 1])
+def test_log_targets_in_any_number_of_calls(number, batch, monkeypatch):
+    theta = np.random.default_rng(0).normal(size=(number, 4))
+    theta[-1, 0] = np.nan
+    squares = np.sum((np.asarray(DATA) - theta) ** 2, 1) / 4 + np.sum(theta**2, 1) / 8
+    expected = np.where(np.isnan(squares), -np.inf, -squares)
+    for most in (evaluation.AT_ONCE, 300):
+        monkeypatch.setattr(evaluation, "AT_ONCE", most)
+        found = log_targets(NormalMean(), DATA, theta, batch)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_scores_in_any_number_of_calls(monkeypatch):
+    theta = np.random.default_rng(0).normal(size=(19, 4))
+    for most in (smooth.AT_ONCE, 12):
+        monkeypatch.setattr(smooth, "AT_ONCE", most)
+        _, scores = smooth.values_and_scores(NormalMean(), DATA, theta)
+        np.testing.assert_allclose(scores, (np.asarray(DATA) - theta) / 2 - theta / 4, rtol=1e-12)
+    curvature = smooth.negative_hessian(NormalMean(), DATA, theta[0], np.eye(4))
+    np.testing.assert_allclose(curvature, 0.75 * np.eye(4), atol=1e-8)
 
 
 @pytest.mark.parametrize("settings", [{"method": "ng-hvi"}, {"latents": "sample"}])

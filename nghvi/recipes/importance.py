@@ -333,24 +333,41 @@ def fitted_surface(
     rows = np.sqrt(weight)[:, None] * _polynomials(blank._standard(theta[used]), terms)
     wanted = np.sqrt(weight) * (log_density[used] - level)
     held = np.array([len(columns) > FREE_DEGREE for columns in terms])
-    fits = [_ridge(rows, wanted, penalty * held) for penalty in PENALTIES]
-    missed, coefficients = min(fits, key=lambda fit: fit[0])
+    missed, coefficients = _best_ridge(rows, wanted, held)
     if not missed < MISSED:
         return None
     coefficients[0] += level  # the first term is the empty product
     return blank._replace(coefficients=coefficients)
 
 
-def _ridge(rows: np.ndarray, wanted: np.ndarray, penalty: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the root of the summed squared leave-one-out errors, and the coefficients."""
+def _best_ridge(
+    rows: Float[np.ndarray, "s t"], wanted: Float[np.ndarray, " s"], held: Bool[np.ndarray, " t"]
+) -> tuple[float, Float[np.ndarray, " t"]]:
+    """Return the least root of summed squared leave-one-out errors, and the coefficients there.
+
+    The columns that are ``held`` are shrunk. What the others leave of them is turned once to its
+    principal axes, along which every strength of the shrinkage is a division.
+    """
+    free, shrunk = rows[:, ~held], rows[:, held]
     try:
-        factor = cho_factor(rows.T @ rows + np.diag(penalty))
+        factor = cho_factor(free.T @ free)
+        through = cho_solve(factor, free.T @ shrunk)
+        rest = shrunk - free @ through
+        spread, axes = np.linalg.eigh(rest.T @ rest)
     except np.linalg.LinAlgError:
         return np.inf, np.zeros(rows.shape[1])
-    coefficients = cho_solve(factor, rows.T @ wanted)
-    leverage = np.sum(rows * cho_solve(factor, rows.T).T, axis=1)
-    left = (wanted - rows @ coefficients) / np.maximum(1 - leverage, 1e-9)
-    return float(np.sqrt(np.sum(left**2))), coefficients
+    along, first = rest @ axes, cho_solve(factor, free.T @ wanted)
+    base = np.sum(free * cho_solve(factor, free.T).T, axis=1)
+    target, left, best = along.T @ wanted, wanted - free @ first, (np.inf, np.zeros(held.sum()))
+    for penalty in PENALTIES:
+        inverse = 1 / (np.maximum(spread, 0.0) + penalty)
+        leverage = base + along**2 @ inverse
+        error = (left - along @ (inverse * target)) / np.maximum(1 - leverage, 1e-9)
+        best = min(best, (float(np.sqrt(np.sum(error**2))), inverse * target), key=lambda b: b[0])
+    coefficients = np.empty(rows.shape[1])
+    coefficients[held] = axes @ best[1]
+    coefficients[~held] = first - through @ coefficients[held]
+    return best[0], coefficients
 
 
 def _terms(m: int, degree: int) -> list[tuple[int, ...]]:
