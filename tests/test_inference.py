@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import digamma, gammaln, polygamma
 
 import nghvi
 from nghvi._core import evaluate as evaluation
@@ -20,7 +21,7 @@ from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.published_start import published_start
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
-from nghvi.recipes import smooth
+from nghvi.recipes import importance, smooth
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.plan import HUGE
 from nghvi.recipes.verdict import Status
@@ -58,6 +59,36 @@ def test_log_targets_in_any_number_of_calls(number, batch, monkeypatch):
         monkeypatch.setattr(evaluation, "AT_ONCE", most)
         found = log_targets(NormalMean(), DATA, theta, batch)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+class LogGammas(NormalMean):
+    """Logarithms of independent Gamma(8, 8) variables in units of 1 / sqrt 8."""
+
+    def log_marginal(self, params, data):
+        return jnp.sum(8 * params / np.sqrt(8) - 8 * jnp.exp(params / np.sqrt(8)))
+
+
+def test_draws_of_q_are_enough_for_a_surface_in_few_dimensions(key, monkeypatch):
+    mean, sd = np.sqrt(8) * (digamma(8) - np.log(8)), np.sqrt(8 * polygamma(1, 8))
+    centre = jnp.full(3, mean)
+    q = CholeskyGaussian.from_covariance_factor(centre, sd * jnp.eye(3))
+    found = evaluate(key, q, LogGammas(), centre, draws=250)
+    asked = []
+
+    def counted(model, data, theta, batch=None):
+        asked.append(len(theta))
+        return log_targets(model, data, theta, batch)
+
+    monkeypatch.setattr(importance, "log_targets", counted)
+    pool = importance.importance_pool(found, LogGammas(), centre, np.random.default_rng(0))
+    assert pool is not None
+    assert sum(asked) < 300
+    centred = pool.theta - mean
+    np.testing.assert_allclose(pool.weight @ centred, 0, atol=0.04 * sd)
+    np.testing.assert_allclose(np.sqrt(pool.weight @ centred**2), sd, rtol=0.03)
+    # The integral of exp(8 u - 8 exp(u)) over sqrt(8) u, three times.
+    exact = 3 * (gammaln(8) - 8 * np.log(8) + 0.5 * np.log(8))
+    assert pool.log_evidence == pytest.approx(exact, abs=0.03)
 
 
 def test_scores_in_any_number_of_calls(monkeypatch):

@@ -35,10 +35,16 @@ SIDE_BY_SIDE = 200_000
 
 
 class Evaluation(NamedTuple):
-    """Draws from q with their log importance ratios log p(y, theta) - log q(theta)."""
+    """Draws from q with the logarithms of p(y, theta) and q(theta)."""
 
     theta: Float[np.ndarray, "s m"]
-    log_ratio: Float[np.ndarray, " s"]
+    log_target: Float[np.ndarray, " s"]
+    log_q: Float[np.ndarray, " s"]
+
+    @property
+    def log_ratio(self) -> Float[np.ndarray, " s"]:
+        """Log importance ratios log p(y, theta) - log q(theta)."""
+        return self.log_target - self.log_q
 
     @property
     def elbo(self) -> float:
@@ -156,7 +162,7 @@ def evaluate(
     if draws < BATCH:
         pairs = theta.reshape(2, -1, q.dim)[:, : draws // 2]
         theta, log_q = pairs.reshape(-1, q.dim), log_q.reshape(2, -1)[:, : draws // 2].ravel()
-    return Evaluation(theta, log_targets(model, data, theta, batch) - log_q)
+    return Evaluation(theta, log_targets(model, data, theta, batch), log_q)
 
 
 def evaluation_size(model: LatentModel, data: Data) -> int:

@@ -64,6 +64,8 @@ POLYNOMIAL_DEGREE, FREE_DEGREE = 4, 2
 MOST_TERMS = 500
 """Number of terms beyond which the degree is lowered, since fitting them would take longer than it
 saves."""
+PER_TERM = 3
+"""Number of draws of q per term from which on these are enough to fit a surface."""
 PENALTIES = 10.0 ** np.arange(-6, 1)
 """Strengths of the shrinkage that are tried."""
 MISSED = 0.15
@@ -166,9 +168,12 @@ def importance_pool(
     kept: list[Pool] = []
     surface: Surface | None = None
     few = len(weight) < 2 ** (log2_draws - 2)
-    for turn in range(rounds):
+    if few and k_hat < RELIABLE and len(weight) >= PER_TERM * len(_terms(m, _degree(m))):
+        surface = fitted_surface(evaluation.theta, evaluation.log_target, weight)
+    first = int(surface is not None)
+    for turn in range(first, first + rounds):
         # Few draws give the proposal's moments only roughly, so a small round finds better ones
-        # first. After that half of the draws are usually enough.
+        # first, unless a surface is known already. After that half of the draws are usually enough.
         halved = turn == 1 and (expensive or surface is not None)
         reduction = (3 if turn == 0 else int(halved)) if few else 0
         centre, root = _moments(current)
@@ -185,7 +190,7 @@ def importance_pool(
         if not np.isfinite(log_ratio).any():
             break
         weight, k_hat = smooth_weights(np.maximum(log_ratio, log_ratio.max() - 700))
-        if few and not kept and k_hat < RELIABLE:
+        if few and surface is None and not kept and k_hat < RELIABLE:
             surface = fitted_surface(theta, log_target, weight)
         current = Pool(theta, weight, k_hat, k_hat < RELIABLE, log_mean_exp(log_ratio))
         # Weighted draws of q itself are never kept: its tails are so light that the draws do not
@@ -317,11 +322,7 @@ def fitted_surface(
     m = theta.shape[1]
     centre = weight @ theta
     covariance = (weight[:, None] * (theta - centre)).T @ (theta - centre)
-    degree = next(
-        (d for d in range(POLYNOMIAL_DEGREE, FREE_DEGREE, -1) if math.comb(m + d, d) <= MOST_TERMS),
-        FREE_DEGREE,
-    )
-    terms = _terms(m, degree)
+    terms = _terms(m, _degree(m))
     try:
         root = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
@@ -368,6 +369,12 @@ def _best_ridge(
     coefficients[held] = axes @ best[1]
     coefficients[~held] = first - through @ coefficients[held]
     return best[0], coefficients
+
+
+def _degree(m: int) -> int:
+    """Return the degree of a surface in m dimensions."""
+    degrees = range(POLYNOMIAL_DEGREE, FREE_DEGREE, -1)
+    return next((d for d in degrees if math.comb(m + d, d) <= MOST_TERMS), FREE_DEGREE)
 
 
 def _terms(m: int, degree: int) -> list[tuple[int, ...]]:
