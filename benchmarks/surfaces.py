@@ -1,4 +1,4 @@
-"""Importance weights by a polynomial through 512 log densities, against all densities themselves.
+"""Importance weights by a polynomial through few log densities, against all densities themselves.
 
 Simulated tables of several responses, intercepts alone and with a slope. The same draws of a fit
 are corrected three times: by 8,192 evaluated densities (the reference), by the default with no

@@ -85,25 +85,28 @@ _PIVOT = 2.0
 
 
 def _erfcx_coefficients(degree: int = 24) -> np.ndarray:
-    """Return Chebyshev coefficients of ``(1 + 2 x) erfcx(x)`` in t = (x - pivot) / (x + pivot)."""
+    """Return the polynomial of ``(1 + 2 x) erfcx(x)`` in t = (x - pivot) / (x + pivot)."""
 
     def weighted(t: np.ndarray) -> np.ndarray:
         x = _PIVOT * (1 + t) / (1 - t)
         return (1 + 2 * x) * special.erfcx(x)
 
-    return np.polynomial.chebyshev.chebinterpolate(weighted, degree)
+    # In powers of t, which take half as many operations as Chebyshev's polynomials and lose nothing
+    # here, since no coefficient exceeds 1.3.
+    fitted = np.polynomial.Chebyshev.interpolate(weighted, degree)
+    return np.asarray(fitted.convert(kind=np.polynomial.Polynomial).coef)
 
 
-_CHEBYSHEV = tuple(float(c) for c in _erfcx_coefficients())
+_ERFCX = tuple(float(c) for c in _erfcx_coefficients())
 
 
 def erfcx(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return ``exp(x^2) erfc(x)`` for ``x >= 0``, with a relative error below 1e-14."""
     t = (x - _PIVOT) / (x + _PIVOT)
-    ahead, current = jnp.zeros_like(x), jnp.zeros_like(x)
-    for coefficient in _CHEBYSHEV[:0:-1]:
-        ahead, current = current, 2 * t * current - ahead + coefficient
-    return (t * current - ahead + _CHEBYSHEV[0]) / (1 + 2 * x)
+    total = jnp.full_like(x, _ERFCX[-1])
+    for coefficient in _ERFCX[-2::-1]:
+        total = total * t + coefficient
+    return total / (1 + 2 * x)
 
 
 @jax.jit  # so that its many operations are traced only once, however often a program uses it

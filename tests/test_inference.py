@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import digamma, gammaln, polygamma
 
 import nghvi
-from nghvi._core.evaluate import evaluate
+from nghvi._core import evaluate as evaluation
+from nghvi._core.evaluate import evaluate, log_targets
 from nghvi._core.model import unraveller
 from nghvi.data.grouped import Rows
 from nghvi.families import CholeskyGaussian, Factor
@@ -19,6 +21,7 @@ from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.published_start import published_start
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
+from nghvi.recipes import importance, smooth
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.plan import HUGE
 from nghvi.recipes.refinement import refined_if_needed
@@ -44,6 +47,59 @@ def test_elbo_and_evidence_of_a_gaussian_target_are_its_normalising_constant(key
     exact = float(jnp.sum(quadratic + 0.5 * jnp.log(2 * jnp.pi / 0.75)))
     assert found.elbo == pytest.approx(exact, abs=1e-6)
     assert found.log_evidence == pytest.approx(exact, abs=1e-6)
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, 501])
+@pytest.mark.parametrize("batch", [None, 1])
+def test_log_targets_in_any_number_of_calls(number, batch, monkeypatch):
+    theta = np.random.default_rng(0).normal(size=(number, 4))
+    theta[-1, 0] = np.nan
+    squares = np.sum((np.asarray(DATA) - theta) ** 2, 1) / 4 + np.sum(theta**2, 1) / 8
+    expected = np.where(np.isnan(squares), -np.inf, -squares)
+    for most in (evaluation.AT_ONCE, 300):
+        monkeypatch.setattr(evaluation, "AT_ONCE", most)
+        found = log_targets(NormalMean(), DATA, theta, batch)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+class LogGammas(NormalMean):
+    """Logarithms of independent Gamma(8, 8) variables in units of 1 / sqrt 8."""
+
+    def log_marginal(self, params, data):
+        return jnp.sum(8 * params / np.sqrt(8) - 8 * jnp.exp(params / np.sqrt(8)))
+
+
+def test_draws_of_q_are_enough_for_a_surface_in_few_dimensions(key, monkeypatch):
+    mean, sd = np.sqrt(8) * (digamma(8) - np.log(8)), np.sqrt(8 * polygamma(1, 8))
+    centre = jnp.full(3, mean)
+    q = CholeskyGaussian.from_covariance_factor(centre, sd * jnp.eye(3))
+    found = evaluate(key, q, LogGammas(), centre, draws=250)
+    asked = []
+
+    def counted(model, data, theta, batch=None):
+        asked.append(len(theta))
+        return log_targets(model, data, theta, batch)
+
+    monkeypatch.setattr(importance, "log_targets", counted)
+    pool = importance.importance_pool(found, LogGammas(), centre, np.random.default_rng(0))
+    assert pool is not None
+    assert sum(asked) < 300
+    centred = pool.theta - mean
+    np.testing.assert_allclose(pool.weight @ centred, 0, atol=0.04 * sd)
+    np.testing.assert_allclose(np.sqrt(pool.weight @ centred**2), sd, rtol=0.03)
+    # The integral of exp(8 u - 8 exp(u)) over sqrt(8) u, three times.
+    exact = 3 * (gammaln(8) - 8 * np.log(8) + 0.5 * np.log(8))
+    assert pool.log_evidence == pytest.approx(exact, abs=0.03)
+
+
+def test_scores_in_any_number_of_calls(monkeypatch):
+    theta = np.random.default_rng(0).normal(size=(19, 4))
+    for most in (smooth.AT_ONCE, 12):
+        monkeypatch.setattr(smooth, "AT_ONCE", most)
+        _, scores = smooth.values_and_scores(NormalMean(), DATA, theta)
+        np.testing.assert_allclose(scores, (np.asarray(DATA) - theta) / 2 - theta / 4, rtol=1e-12)
+    curvature = smooth.negative_hessian(NormalMean(), DATA, theta[0], np.eye(4))
+    np.testing.assert_allclose(curvature, 0.75 * np.eye(4), atol=1e-8)
 
 
 @pytest.mark.parametrize("settings", [{"method": "ng-hvi"}, {"latents": "sample"}])

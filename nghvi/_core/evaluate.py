@@ -23,18 +23,28 @@ from nghvi._programs import program
 from nghvi._typing import Data, Key
 
 BATCH = 50
-"""Number of draws that are made and evaluated by one call of a program."""
+"""Number of draws that are made and evaluated together."""
 FEW = 16
 """Number of draws below which a batch is not padded: so few are made only if each takes seconds."""
+ROOM = 500
+"""Number of draws for which a call of a program has room."""
+AT_ONCE = 20_000_000
+"""Numbers touched by one call: about a second's work, since Ctrl-C is heard between calls."""
 SIDE_BY_SIDE = 200_000
 """Numbers that fit into the caches; draws beyond them are evaluated one after another."""
 
 
 class Evaluation(NamedTuple):
-    """Draws from q with their log importance ratios log p(y, theta) - log q(theta)."""
+    """Draws from q with the logarithms of p(y, theta) and q(theta)."""
 
     theta: Float[np.ndarray, "s m"]
-    log_ratio: Float[np.ndarray, " s"]
+    log_target: Float[np.ndarray, " s"]
+    log_q: Float[np.ndarray, " s"]
+
+    @property
+    def log_ratio(self) -> Float[np.ndarray, " s"]:
+        """Log importance ratios log p(y, theta) - log q(theta)."""
+        return self.log_target - self.log_q
 
     @property
     def elbo(self) -> float:
@@ -62,24 +72,25 @@ def log_mean_exp(log_ratio: Float[np.ndarray, " s"]) -> float:
 
 @program
 def _log_targets(
-    model: MarginalModel, data: Data, theta: Float[Array, "s m"], batch: int
-) -> Float[Array, " s"]:
+    model: MarginalModel,
+    data: Data,
+    theta: Float[Array, "p s m"],
+    number: Int[Array, ""],
+    batch: int,
+) -> Float[Array, "p s"]:
+    """Return log targets of the first ``number`` parts, computed one part after another."""
     unravel = unraveller(model, data)
-    return map_in_parts(lambda t: model.log_marginal(unravel(t), data), theta, batch)
 
-
-@program
-def _first_log_targets(
-    model: MarginalModel, data: Data, theta: Float[Array, "s m"], number: Int[Array, ""]
-) -> Float[Array, " s"]:
-    """Return log targets of the first ``number`` rows, computed one after another."""
-    unravel = unraveller(model, data)
+    def one(theta: Array) -> Array:
+        return model.log_marginal(unravel(theta), data)
 
     def add(i: Array, values: Array) -> Array:
-        value = model.log_marginal(unravel(theta[i]), data)
-        return jax.lax.dynamic_update_index_in_dim(values, value, i, 0)
+        # Even a batch of one would make both branches of every condition run.
+        alone = theta.shape[1] == 1
+        part = one(theta[i, 0])[None] if alone else map_in_parts(one, theta[i], batch)
+        return jax.lax.dynamic_update_index_in_dim(values, part, i, 0)
 
-    return jax.lax.fori_loop(0, number, add, jnp.zeros(len(theta)))
+    return jax.lax.fori_loop(0, number, add, jnp.zeros(theta.shape[:2]))
 
 
 def log_targets(
@@ -92,34 +103,45 @@ def log_targets(
     all the data.
     """
     if isinstance(data, Batches):
-        at = jax.device_put(theta)
-        total = sum(np.asarray(_log_targets(model, p, at, batch or BATCH)) for p in data.each())
+        at, one = jax.device_put(theta[None]), jax.device_put(np.asarray(1))
+        each = (_log_targets(model, p, at, one, batch or BATCH) for p in data.each())
+        total = sum(np.asarray(values)[0] for values in each)
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
     # If each evaluation fills the caches, rows go one by one: one program serves any number.
-    size = BATCH if model.one_by_one else 1 if batch == 1 else len(theta)
-    size = BATCH if size >= FEW else size
-    padded = -(-len(theta) // size) * size
-    filled = np.concatenate(
-        [theta, np.broadcast_to(theta[:1], (padded - len(theta), theta.shape[1]))]
-    )
+    alone = model.one_by_one or batch == 1
+    size = 1 if alone else BATCH if len(theta) >= FEW else len(theta)
+    room = ROOM // size if alone or size == BATCH else 1
+    most = min(room, max(1, AT_ONCE // max(1, size * model.evaluation_size(data))))
+    parts = -(-len(theta) // size)
+    filled = np.resize(theta[:1], (parts + room, size, theta.shape[1]))
+    filled.reshape(-1, theta.shape[1])[: len(theta)] = theta
 
-    def of(start: int) -> Array:
-        part = jax.device_put(filled[start : start + size])
-        if not model.one_by_one:
-            return _log_targets(model, data, part, batch or BATCH)
-        number = np.asarray(min(size, len(theta) - start))
-        return _first_log_targets(model, data, part, jax.device_put(number))
+    def of(start: int, number: int) -> np.ndarray:
+        part = jax.device_put(filled[start : start + room])
+        asked = jax.device_put(np.asarray(number))
+        return np.asarray(_log_targets(model, data, part, asked, batch or BATCH))[:number]
 
-    values = [np.asarray(of(start)) for start in range(0, padded, size)]
-    joined = np.concatenate(values)[: len(theta)]
+    values = [of(start, min(most, parts - start)) for start in range(0, parts, most)]
+    joined = np.concatenate(values).ravel()[: len(theta)]
     return np.where(np.isfinite(joined), joined, -np.inf)
 
 
 @program
-def _draw_and_weigh(q: Variational, key: Key) -> tuple[Array, Array]:
-    half = flat_normal(key, (BATCH // 2, q.noise_dim))
-    theta = jax.vmap(q.transport)(jnp.concatenate([half, -half]))
-    return theta, jax.vmap(q.log_density)(theta)
+def _draw_and_weigh(
+    q: Variational, key: Key, first: Int[Array, ""], number: Int[Array, ""]
+) -> tuple[Float[Array, "p s m"], Float[Array, "p s"]]:
+    """Return ``number`` batches of antithetic draws, counted from ``first``, with densities."""
+
+    def add(i: Array, made: tuple[Array, Array]) -> tuple[Array, Array]:
+        half = flat_normal(jax.random.fold_in(key, first + i), (BATCH // 2, q.noise_dim))
+        theta = jax.vmap(q.transport)(jnp.concatenate([half, -half]))
+        put = jax.lax.dynamic_update_index_in_dim
+        density = jax.vmap(q.log_density)(theta)
+        return put(made[0], theta, i, 0), put(made[1], density, i, 0)
+
+    parts = ROOM // BATCH
+    blank = jnp.zeros((parts, BATCH, q.dim)), jnp.zeros((parts, BATCH))
+    return jax.lax.fori_loop(0, number, add, blank)
 
 
 def evaluate(
@@ -140,7 +162,7 @@ def evaluate(
     if draws < BATCH:
         pairs = theta.reshape(2, -1, q.dim)[:, : draws // 2]
         theta, log_q = pairs.reshape(-1, q.dim), log_q.reshape(2, -1)[:, : draws // 2].ravel()
-    return Evaluation(theta, log_targets(model, data, theta, batch) - log_q)
+    return Evaluation(theta, log_targets(model, data, theta, batch), log_q)
 
 
 def evaluation_size(model: LatentModel, data: Data) -> int:
@@ -162,9 +184,13 @@ def draw(key: Key, q: Variational, draws: int) -> tuple[np.ndarray, np.ndarray]:
 
     Their number is ``draws``, rounded up to a multiple of ``BATCH``.
     """
-    parts = [
-        _draw_and_weigh(q, jax.random.fold_in(key, i)) for i in range(max(1, -(-draws // BATCH)))
-    ]
-    theta = np.stack([np.asarray(t).reshape(2, BATCH // 2, -1) for t, _ in parts], axis=1)
-    log_q = np.stack([np.asarray(d).reshape(2, BATCH // 2) for _, d in parts], axis=1)
+    parts, room = max(1, -(-draws // BATCH)), ROOM // BATCH
+    made = []
+    for first in range(0, parts, room):
+        number = min(room, parts - first)
+        found = _draw_and_weigh(q, key, *map(jax.device_put, np.array([first, number])))
+        made.append([np.asarray(each)[:number] for each in found])
+    theta, log_q = (np.concatenate(each) for each in zip(*made, strict=True))
+    halves = (np.swapaxes(each.reshape(parts, 2, BATCH // 2, -1), 0, 1) for each in (theta, log_q))
+    theta, log_q = halves
     return theta.reshape(-1, theta.shape[-1]), log_q.ravel()

@@ -206,10 +206,12 @@ class Rows(Grouped):
 
     def sum(self, values: Float[Array, "n ..."]) -> Float[Array, "k ..."]:
         """Sum values over the rows of each group, without padding."""
-        # Products, since in a sum XLA would compute the values inside it, one after the other.
-        ones = jnp.ones(len(self.y)) if self.weight is None else self.weight
-        pairs = zip(self._split(values), self._split(ones), strict=True)
-        return jnp.concatenate([jnp.einsum("kn...,kn->k...", v, w) for v, w in pairs])
+        # Products, since in a sum XLA would compute the values inside it, one after the other. With
+        # a vector of ones all groups of a block are one product.
+        parts = self._split(self.weighted(values))
+        return jnp.concatenate(
+            [jnp.einsum("kn...,n->k...", v, jnp.ones(v.shape[1], v.dtype)) for v in parts]
+        )
 
     def total(self, values: Float[Array, " n"]) -> Float[Array, ""]:
         """Sum values over all rows, without padding."""

@@ -7,6 +7,7 @@ elementwise functions and formulaic's own transforms. Anything else is refused.
 
 import ast
 import copy
+import functools
 import re
 import warnings
 from collections.abc import Iterable
@@ -165,6 +166,7 @@ class Matrix(NamedTuple):
         return Matrix(self.values[:, chosen], tuple(self.names[j] for j in chosen))
 
 
+@functools.lru_cache(maxsize=256)  # a fit asks thirty times for the same few parts
 def terms_of(syntax: Syntax, text: str) -> SimpleFormula:
     """Parse a part of the formula into terms."""
     check_terms(syntax.text, text)

@@ -12,6 +12,7 @@ part. A factor is a column, or ``a:b`` for every combination of the levels of tw
 ``(1 | a/b)`` means ``(1 | a) + (1 | a:b)``.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -84,6 +85,11 @@ def parse(formula: str) -> Syntax:
     """Split a formula into its parts, or raise a FormulaError that shows what is wrong with it."""
     if not isinstance(formula, str) or not formula.strip():
         raise FormulaError(f"formula {formula!r}: a formula is a text, {EXAMPLE}.")
+    return _parsed(formula)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(formula: str) -> Syntax:
     tildes = [i for i, char, depth in _outside_quotes(formula) if char == "~"]
     if len(tildes) != 1:
         raise FormulaError(

@@ -27,12 +27,13 @@ from nghvi.latents.rows import (
     FOUND,
     LEAST_GAIN,
     LONGEST_NEWTON_STEP,
-    NEWTON_TOLERANCE,
     RowProblem,
 )
 
 MOST_STEPS = 100
 """Number of tried steps after which the search for the mode ends."""
+NEWTON_TOLERANCE = 1e-6
+"""Distance from the mode, in conditional sds, at which the search for it ends."""
 TURN, TURNS = np.pi / 8, 4
 """Angle by which one step of a trajectory rotates effects and their velocity, and the number of
 steps: after a quarter of a circle the start is forgotten."""

@@ -187,7 +187,7 @@ def _rotations(r: int) -> Float[np.ndarray, "t r r"]:
 ENOUGH_NODES = 3
 """Number of nodes from which on the safe curvature, which suits small groups, can scale them; fewer
 nodes are scaled by the Hessian."""
-SIDE_BY_SIDE = 100_000
+SIDE_BY_SIDE = 40_000
 """Observations times nodes evaluated at once, few enough to stay in the caches and to keep memory
 linear in the rows."""
 PART = {1: 7, 2: 25, 3: 25}

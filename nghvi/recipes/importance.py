@@ -64,6 +64,8 @@ POLYNOMIAL_DEGREE, FREE_DEGREE = 4, 2
 MOST_TERMS = 500
 """Number of terms beyond which the degree is lowered, since fitting them would take longer than it
 saves."""
+PER_TERM = 3
+"""Number of draws of q per term from which on these are enough to fit a surface."""
 PENALTIES = 10.0 ** np.arange(-6, 1)
 """Strengths of the shrinkage that are tried."""
 MISSED = 0.15
@@ -166,9 +168,12 @@ def importance_pool(
     kept: list[Pool] = []
     surface: Surface | None = None
     few = len(weight) < 2 ** (log2_draws - 2)
-    for turn in range(rounds):
+    if few and k_hat < RELIABLE and len(weight) >= PER_TERM * len(_terms(m, _degree(m))):
+        surface = fitted_surface(evaluation.theta, evaluation.log_target, weight)
+    first = int(surface is not None)
+    for turn in range(first, first + rounds):
         # Few draws give the proposal's moments only roughly, so a small round finds better ones
-        # first. After that half of the draws are usually enough.
+        # first, unless a surface is known already. After that half of the draws are usually enough.
         halved = turn == 1 and (expensive or surface is not None)
         reduction = (3 if turn == 0 else int(halved)) if few else 0
         centre, root = _moments(current)
@@ -185,7 +190,7 @@ def importance_pool(
         if not np.isfinite(log_ratio).any():
             break
         weight, k_hat = smooth_weights(np.maximum(log_ratio, log_ratio.max() - 700))
-        if few and not kept and k_hat < RELIABLE:
+        if few and surface is None and not kept and k_hat < RELIABLE:
             surface = fitted_surface(theta, log_target, weight)
         current = Pool(theta, weight, k_hat, k_hat < RELIABLE, log_mean_exp(log_ratio))
         # Weighted draws of q itself are never kept: its tails are so light that the draws do not
@@ -317,11 +322,7 @@ def fitted_surface(
     m = theta.shape[1]
     centre = weight @ theta
     covariance = (weight[:, None] * (theta - centre)).T @ (theta - centre)
-    degree = next(
-        (d for d in range(POLYNOMIAL_DEGREE, FREE_DEGREE, -1) if math.comb(m + d, d) <= MOST_TERMS),
-        FREE_DEGREE,
-    )
-    terms = _terms(m, degree)
+    terms = _terms(m, _degree(m))
     try:
         root = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
@@ -333,24 +334,47 @@ def fitted_surface(
     rows = np.sqrt(weight)[:, None] * _polynomials(blank._standard(theta[used]), terms)
     wanted = np.sqrt(weight) * (log_density[used] - level)
     held = np.array([len(columns) > FREE_DEGREE for columns in terms])
-    fits = [_ridge(rows, wanted, penalty * held) for penalty in PENALTIES]
-    missed, coefficients = min(fits, key=lambda fit: fit[0])
+    missed, coefficients = _best_ridge(rows, wanted, held)
     if not missed < MISSED:
         return None
     coefficients[0] += level  # the first term is the empty product
     return blank._replace(coefficients=coefficients)
 
 
-def _ridge(rows: np.ndarray, wanted: np.ndarray, penalty: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the root of the summed squared leave-one-out errors, and the coefficients."""
+def _best_ridge(
+    rows: Float[np.ndarray, "s t"], wanted: Float[np.ndarray, " s"], held: Bool[np.ndarray, " t"]
+) -> tuple[float, Float[np.ndarray, " t"]]:
+    """Return the least root of summed squared leave-one-out errors, and the coefficients there.
+
+    The columns that are ``held`` are shrunk. What the others leave of them is turned once to its
+    principal axes, along which every strength of the shrinkage is a division.
+    """
+    free, shrunk = rows[:, ~held], rows[:, held]
     try:
-        factor = cho_factor(rows.T @ rows + np.diag(penalty))
+        factor = cho_factor(free.T @ free)
+        through = cho_solve(factor, free.T @ shrunk)
+        rest = shrunk - free @ through
+        spread, axes = np.linalg.eigh(rest.T @ rest)
     except np.linalg.LinAlgError:
         return np.inf, np.zeros(rows.shape[1])
-    coefficients = cho_solve(factor, rows.T @ wanted)
-    leverage = np.sum(rows * cho_solve(factor, rows.T).T, axis=1)
-    left = (wanted - rows @ coefficients) / np.maximum(1 - leverage, 1e-9)
-    return float(np.sqrt(np.sum(left**2))), coefficients
+    along, first = rest @ axes, cho_solve(factor, free.T @ wanted)
+    base = np.sum(free * cho_solve(factor, free.T).T, axis=1)
+    target, left, best = along.T @ wanted, wanted - free @ first, (np.inf, np.zeros(held.sum()))
+    for penalty in PENALTIES:
+        inverse = 1 / (np.maximum(spread, 0.0) + penalty)
+        leverage = base + along**2 @ inverse
+        error = (left - along @ (inverse * target)) / np.maximum(1 - leverage, 1e-9)
+        best = min(best, (float(np.sqrt(np.sum(error**2))), inverse * target), key=lambda b: b[0])
+    coefficients = np.empty(rows.shape[1])
+    coefficients[held] = axes @ best[1]
+    coefficients[~held] = first - through @ coefficients[held]
+    return best[0], coefficients
+
+
+def _degree(m: int) -> int:
+    """Return the degree of a surface in m dimensions."""
+    degrees = range(POLYNOMIAL_DEGREE, FREE_DEGREE, -1)
+    return next((d for d in degrees if math.comb(m + d, d) <= MOST_TERMS), FREE_DEGREE)
 
 
 def _terms(m: int, degree: int) -> list[tuple[int, ...]]:

@@ -17,7 +17,7 @@ from nghvi._core.model import LatentModel, MarginalModel
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key
-from nghvi.recipes.smooth import value_and_score
+from nghvi.recipes.smooth import values_and_scores
 from nghvi.recipes.verdict import TOLERANCE
 
 ASTRAY, UNLIKE = 0.03, 0.05
@@ -47,8 +47,9 @@ def refined_if_needed(
         return better if abs(now - then) > UNLIKE else None
     if costly:
         theta, pull = jax.vjp(q.transport, jnp.zeros(q.noise_dim))
-        rough, fine = (value_and_score(m, data, theta)[1] for m in (model, better))
-        return None if np.abs(pull(fine - rough)[0]).max() < TOLERANCE else better
+        at = np.asarray(theta)[None]
+        rough, fine = (values_and_scores(m, data, at)[1][0] for m in (model, better))
+        return None if np.abs(pull(jnp.asarray(fine - rough))[0]).max() < TOLERANCE else better
     level, trend = _apart(key, model, better, data, q)
     known = level < UNLIKE or model.is_drawn(data)
     return None if known and trend < ASTRAY else better

@@ -26,11 +26,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from scipy.optimize import minimize
 
 from nghvi._core.direction import NaturalGradient, OrdinaryGradient, ScaledGradient
 from nghvi._core.draws import IndependentDraws, OrthogonalDraws
+from nghvi._core.evaluate import AT_ONCE, evaluation_size
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import fit
 from nghvi._core.model import LatentModel, MarginalModel, unraveller
@@ -38,7 +39,7 @@ from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import Adam, ScaleState, robbins_monro, robbins_monro_length
 from nghvi._core.variational import Start, Variational
 from nghvi._programs import program
-from nghvi._typing import Data, Key, Scalar
+from nghvi._typing import Data, Key
 from nghvi.families import CholeskyGaussian, Family
 from nghvi.recipes.deep import in_two, judge_settling
 from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, Stop, carry_on, first_theta
@@ -65,6 +66,8 @@ FRESH_DRAWS = 64
 SMALLEST_CURVATURE = 1e-2
 """Lower bound on curvatures, which limits starting sds to 10 units; the natural gradient widens
 them if need be."""
+COST_OF_SCORE = 4
+"""How many times as long as a log density its gradient takes."""
 LOOKS_AT = tuple(3**power for power in range(1, LOOKS + 1))
 """Numbers of estimates after which the judge looks whether they suffice."""
 INDEPENDENT = 81
@@ -234,12 +237,38 @@ def _judge(q: Variational, score: Score, batch: int | None) -> Judge:
 
 
 @program
-def value_and_score(
-    model: MarginalModel, data: Data, theta: Float[Array, " m"]
-) -> tuple[Scalar, Float[Array, " m"]]:
-    """Return log p(y, theta) and its gradient."""
+def _values_and_scores(
+    model: MarginalModel, data: Data, theta: Float[Array, "s m"], number: Int[Array, ""]
+) -> tuple[Float[Array, " s"], Float[Array, "s m"]]:
+    """Return log p(y, theta) and its gradient at the first ``number`` rows, one after another."""
     unravel = unraveller(model, data)
-    return jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta)
+
+    def add(i: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        value, score = jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta[i])
+        put = jax.lax.dynamic_update_index_in_dim
+        return put(found[0], value, i, 0), put(found[1], score, i, 0)
+
+    return jax.lax.fori_loop(0, number, add, (jnp.zeros(len(theta)), jnp.zeros_like(theta)))
+
+
+def values_and_scores(
+    model: MarginalModel, data: Data, theta: Float[np.ndarray, "s m"]
+) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, "s m"]]:
+    """Return log p(y, theta) and its gradient at every row, by one program for any number."""
+    room = 2 * theta.shape[1]
+    most = 1
+    if len(theta) > 1:
+        size = COST_OF_SCORE * max(1, evaluation_size(model, data))
+        most = min(room, max(1, AT_ONCE // size))
+    found = []
+    for start in range(0, len(theta), most):
+        some = theta[start : start + most]
+        filled = np.resize(some, (room, theta.shape[1]))
+        asked = jax.device_put(filled), jax.device_put(np.asarray(len(some)))
+        made = _values_and_scores(model, data, *asked)
+        found.append([np.asarray(each)[: len(some)] for each in made])
+    values, scores = (np.concatenate(each) for each in zip(*found, strict=True))
+    return values, scores
 
 
 def negative_hessian(
@@ -251,13 +280,9 @@ def negative_hessian(
     compiling a second differentiation (and the stalls seen there).
     """
     width = 1e-4
-
-    def score(phi: np.ndarray) -> np.ndarray:
-        at = jax.device_put(theta + unit @ phi)
-        return unit.T @ np.asarray(value_and_score(model, data, at)[1])
-
-    eye = width * np.eye(theta.size)
-    hessian = np.stack([score(e) - score(-e) for e in eye]) / (2 * width)
+    away = width * unit.T
+    scores = values_and_scores(model, data, theta + np.concatenate([away, -away]))[1] @ unit
+    hessian = (scores[: theta.size] - scores[theta.size :]) / (2 * width)
     return -0.5 * (hessian + hessian.T)
 
 
@@ -278,8 +303,7 @@ def laplace_start(model: MarginalModel, data: Data, theta: Float[Array, " m"]) -
     unit = covariance_factor(negative_hessian(model, data, origin, np.eye(origin.size)))
 
     def objective(phi: np.ndarray) -> tuple[float, np.ndarray]:
-        evaluated = value_and_score(model, data, jax.device_put(origin + unit @ phi))
-        value, score = float(evaluated[0]), np.asarray(evaluated[1])
+        (value,), (score,) = values_and_scores(model, data, (origin + unit @ phi)[None])
         if not (np.isfinite(value) and np.isfinite(score).all()):
             return 1e30, np.zeros_like(phi)
         return -value, -unit.T @ score

@@ -5,7 +5,14 @@ import pytest
 from arviz_stats.base import array_stats
 from scipy.special import gammaln
 
-from nghvi.recipes.importance import Pool, fitted_surface, pareto_smoothed, smooth_weights
+from nghvi.recipes.importance import (
+    PENALTIES,
+    Pool,
+    _best_ridge,
+    fitted_surface,
+    pareto_smoothed,
+    smooth_weights,
+)
 
 
 @pytest.mark.parametrize("draws", [30, 225, 1000])
@@ -87,6 +94,25 @@ def test_means_and_sds_of_a_skewed_posterior(m: int) -> None:
     ]
     assert np.abs(means[1] - means[0]).max() < 0.01 * sds[0].min()
     np.testing.assert_allclose(sds[1], sds[0], rtol=0.01)
+
+
+def test_the_best_ridge_is_the_one_that_leaving_rows_out_finds() -> None:
+    rng = np.random.default_rng(7)
+    rows, wanted, held = rng.normal(size=(40, 9)), rng.normal(size=40), np.arange(9) > 2
+
+    def fitted(penalty: float, kept: np.ndarray) -> np.ndarray:
+        gram = rows[kept].T @ rows[kept] + penalty * np.diag(held)
+        return np.linalg.solve(gram, rows[kept].T @ wanted[kept])
+
+    def missed(penalty: float) -> float:
+        others = ~np.eye(40, dtype=bool)
+        left = [wanted[i] - rows[i] @ fitted(penalty, others[i]) for i in range(40)]
+        return float(np.linalg.norm(left))
+
+    best = min(PENALTIES, key=missed)
+    error, coefficients = _best_ridge(rows, wanted, held)
+    assert error == pytest.approx(missed(best), rel=1e-9)
+    np.testing.assert_allclose(coefficients, fitted(best, np.full(40, True)), rtol=1e-9)
 
 
 def test_what_is_no_polynomial_is_not_taken_for_one() -> None:

@@ -247,7 +247,7 @@ def _evaluate(key: Key, model: MixedModel, data: GroupedData, block: Block) -> E
     at_mean = float(block.log_density(jnp.zeros_like(block.mean)))
     batch = side_by_side(model, data)
     log_q = at_mean - 0.5 * np.sum(noise**2, axis=1)
-    return Evaluation(theta, log_targets(model, data, theta, batch) - log_q)
+    return Evaluation(theta, log_targets(model, data, theta, batch), log_q)
 
 
 @program
