@@ -16,8 +16,6 @@ picture from the lines; without ``--replications`` it runs nothing.
 """
 
 import argparse
-import dataclasses
-import hashlib
 import json
 import multiprocessing
 import os
@@ -34,68 +32,14 @@ from scipy.special import log_expit, log_ndtr
 
 import nghvi
 from benchmarks import sbc_page
+from benchmarks.sbc_cells import CELLS, Cell, Factor
 from benchmarks.sbc_responses import CUTS, SIMULATED, can_be_fitted
 from nghvi.paper.studies.facts import about
-from nghvi.priors import HalfT, HuangWand, Priors
+from nghvi.priors import HalfT, HuangWand
 from nghvi.responses import RESPONSES
 
 ROWS = Path(__file__).parent / "results" / "sbc.jsonl"
 DRAWS, REPLICATIONS = 399, 200
-
-EFFECTS = HuangWand(df=2.0, scale=0.7)
-PRIORS = Priors(coef_sd=1.0, noise=HalfT(df=3.0, scale=0.7), effects=EFFECTS)
-"""Stated on the raw scale, and narrower than the defaults: most data sets tell something, and the
-tails are those of the defaults."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """A model and the shape of its data."""
-
-    name: str
-    words: str
-    response: str
-    groups: int
-    size: int
-    """Rows per group."""
-    columns: int
-    """Of the design, intercept included."""
-    effects: int
-    """The first so many columns have group-specific coefficients."""
-    latents: str = "auto"
-    priors: Priors = PRIORS
-
-    @property
-    def group(self) -> np.ndarray:
-        return np.repeat(np.arange(self.groups), self.size)
-
-    @property
-    def design(self) -> np.ndarray:
-        """The same for all replications."""
-        rng = np.random.default_rng([self.groups, self.size, self.columns])
-        covariates = rng.standard_normal((self.groups * self.size, self.columns - 1))
-        return np.column_stack([np.ones(len(covariates)), covariates])
-
-    @property
-    def terms(self) -> list[str]:
-        return ["intercept", *(f"x{j}" for j in range(1, self.columns))]
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes with the model, so that lines of another one are not counted."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
-
-
-CELLS = (
-    Cell("lmm", "Gaussian, 30 groups", "gaussian", 30, 6, 3, 1),
-    Cell("few groups", "Gaussian, 12 groups, two effects", "gaussian", 12, 8, 3, 2),
-    Cell("four effects", "Gaussian, 30 groups, four effects", "gaussian", 30, 10, 4, 4),
-    Cell("student-t", "Student-t, 30 groups", "student-t", 30, 8, 3, 1),
-    Cell("probit", "probit, 40 groups", "probit", 40, 8, 3, 1),
-    Cell("logit", "logit, 40 groups, two effects", "logit", 40, 8, 3, 2),
-    Cell("drawn effects", "probit, 40 groups, effects drawn", "probit", 40, 8, 3, 1, "sample"),
-    *(Cell(name, f"{name}, 12 groups", name, 12, 6, 2, 1) for name in SIMULATED),
-)
 
 OWN = ("1/sqrt(size)", "zi_prob", "cv", "1/sqrt(phi)", "noise_sd", *CUTS)
 """Parameters of the simulated responses."""
@@ -120,10 +64,11 @@ def draw_truth(rng: np.random.Generator, cell: Cell) -> dict[str, np.ndarray]:
     assert isinstance(priors.noise, HalfT)
     assert isinstance(priors.effects, HuangWand)
     truth = {"coef": np.asarray(priors.coef_sd) * rng.standard_normal(cell.columns)}
-    omega = draw_huang_wand(rng, priors.effects, cell.effects)
-    truth["effects_cov"] = omega
-    root = np.linalg.cholesky(omega)
-    truth["effects"] = rng.standard_normal((cell.groups, cell.effects)) @ root.T
+    for factor in cell.factors:
+        omega = draw_huang_wand(rng, priors.effects, factor.effects)
+        truth[factor.covariance] = omega
+        root = np.linalg.cholesky(omega)
+        truth[factor.table] = rng.standard_normal((factor.levels, factor.effects)) @ root.T
     if cell.response == "gaussian":
         truth["noise_var"] = np.asarray(draw_half_t(rng, priors.noise) ** 2)
     if cell.response == "student-t":
@@ -139,8 +84,12 @@ def draw_truth(rng: np.random.Generator, cell: Cell) -> dict[str, np.ndarray]:
 
 def linear_predictor(cell: Cell, drawn: dict[str, np.ndarray]) -> np.ndarray:
     """eta at one or many draws, rows last."""
-    design, effects = cell.design, drawn["effects"][..., cell.group, :]
-    return drawn["coef"] @ design.T + np.sum(design[:, : cell.effects] * effects, axis=-1)
+    design = cell.design
+    found = drawn["coef"] @ design.T
+    for factor in cell.factors:
+        effects = drawn[factor.table][..., factor.codes, :]
+        found = found + np.sum(design[:, : factor.effects] * effects, axis=-1)
+    return found
 
 
 def draw_response(rng: np.random.Generator, cell: Cell, truth: dict[str, np.ndarray]) -> np.ndarray:
@@ -173,6 +122,24 @@ def log_likelihood(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> n
     return by_row.sum(axis=-1)
 
 
+def effect_quantities(
+    cell: Cell, factor: Factor, drawn: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Sds, correlations and the first level's effects of one factor."""
+    cov, random, of = drawn[factor.covariance], cell.terms[: factor.effects], factor.suffix
+    log_sd = 0.5 * np.log(cov.diagonal(axis1=-2, axis2=-1))
+    found = {}
+    for j, term in enumerate(random):
+        found[f"log sd {term}{of}"] = log_sd[..., j]
+        for i in range(j):
+            found[f"correlation {random[i]}, {term}{of}"] = cov[..., i, j] / np.exp(
+                log_sd[..., i] + log_sd[..., j]
+            )
+    for j, term in enumerate(random):
+        found[f"first group's {term}{of}"] = drawn[factor.table][..., 0, j]
+    return found
+
+
 def quantities(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> dict[str, np.ndarray]:
     """What is ranked, by name, at one or many draws; scales as logarithms (ranks are the same)."""
     found = {f"coef {t}": drawn["coef"][..., j] for j, t in enumerate(cell.terms)}
@@ -184,16 +151,8 @@ def quantities(cell: Cell, drawn: dict[str, np.ndarray], y: np.ndarray) -> dict[
         found["log scale noise"] = np.log(drawn["noise_scale"])
         found["log degrees"] = np.log(drawn["degrees"])
     found |= {name: drawn[name] for name in OWN if name in drawn}
-    cov, random = drawn["effects_cov"], cell.terms[: cell.effects]
-    log_sd = 0.5 * np.log(cov.diagonal(axis1=-2, axis2=-1))
-    for j, term in enumerate(random):
-        found[f"log sd {term}"] = log_sd[..., j]
-        for i in range(j):
-            found[f"correlation {random[i]}, {term}"] = cov[..., i, j] / np.exp(
-                log_sd[..., i] + log_sd[..., j]
-            )
-    for j, term in enumerate(random):
-        found[f"first group's {term}"] = drawn["effects"][..., 0, j]
+    for factor in cell.factors:
+        found |= effect_quantities(cell, factor, drawn)
     return found | {"log likelihood": log_likelihood(cell, drawn, y)}
 
 
@@ -213,10 +172,11 @@ def fit(cell: Cell, y: np.ndarray, seed: int) -> Any:
     """What a user gets who states the priors and nothing else."""
     classes = RESPONSES[cell.response].classes
     estimator = nghvi.MixedClassifier if classes else nghvi.MixedRegressor
-    frame = pd.DataFrame(cell.design[:, 1:], columns=cell.terms[1:]).assign(g=cell.group)
+    labels = {factor.name: factor.codes for factor in cell.factors}
+    frame = pd.DataFrame(cell.design[:, 1:], columns=cell.terms[1:]).assign(**labels)
     model = estimator(
-        "g",
-        random=cell.terms[: cell.effects],
+        list(labels),
+        random={factor.name: cell.terms[: factor.effects] for factor in cell.factors},
         response=cell.response,
         priors=cell.priors,
         standardize=False,

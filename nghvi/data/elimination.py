@@ -148,6 +148,10 @@ class Pattern(NamedTuple):
         """Return the positions of cells with these levels."""
         return np.searchsorted(self.keys, first.astype(np.int64) * self.num_second + second)
 
+    def turned(self, num_first: int) -> "Pattern":
+        """Return the same cells with the second factor first."""
+        return Pattern.of(self.second, self.first, num_first)
+
     @property
     def nested(self) -> bool:
         """Whether every level of the first factor meets only one level of the second."""
@@ -158,17 +162,26 @@ class Pattern(NamedTuple):
         return Cells(_places(self.first), _places(self.second))
 
 
-def eliminate(
-    codes: Int[np.ndarray, "n f"], levels: tuple[int, ...], effects: tuple[int, ...]
-) -> tuple[Elimination, dict[tuple[int, int], Pattern]]:
-    """Plan the elimination; return the patterns of its cells by pair of positions as well."""
-    order, num_steps = _order(codes, levels, effects)
-    codes = codes[:, order]
-    levels, effects = (tuple(each[f] for f in order) for each in (levels, effects))
-    places = range(len(order))
-    patterns = {
-        (f, g): Pattern.of(codes[:, f], codes[:, g], levels[g]) for f, g in pairs_of(places)
+Patterns = dict[tuple[int, int], Pattern]
+"""Cells by pair of factors; the smaller number comes first."""
+
+
+def patterns_of(codes: Int[np.ndarray, "n f"], levels: tuple[int, ...]) -> Patterns:
+    """Return the cells that rows with these levels form, for every two factors."""
+    return {
+        (f, g): Pattern.of(codes[:, f], codes[:, g], levels[g])
+        for f, g in pairs_of(range(len(levels)))
     }
+
+
+def eliminate(
+    given: Patterns, levels: tuple[int, ...], effects: tuple[int, ...]
+) -> tuple[Elimination, Patterns]:
+    """Plan the elimination; return the patterns of its cells by pair of positions as well."""
+    order, num_steps = _order(given, levels, effects)
+    places = range(len(order))
+    patterns = {(f, g): _between(given, levels, order[f], order[g]) for f, g in pairs_of(places)}
+    levels, effects = (tuple(each[f] for f in order) for each in (levels, effects))
     bare = Elimination(
         order, levels, effects, (_NO_STEP,) * num_steps, _rest_cells(patterns, num_steps, places)
     )
@@ -183,8 +196,13 @@ def with_most_columns(
     return max(among, key=lambda f: (levels[f] * effects[f], -f))
 
 
+def _between(given: Patterns, levels: tuple[int, ...], f: int, g: int) -> Pattern:
+    """Return the cells of two factors, in either order."""
+    return given[f, g] if f < g else given[g, f].turned(levels[g])
+
+
 def _order(
-    codes: np.ndarray, levels: tuple[int, ...], effects: tuple[int, ...]
+    given: Patterns, levels: tuple[int, ...], effects: tuple[int, ...]
 ) -> tuple[tuple[int, ...], int]:
     """Return the factors in the order of elimination, and how many of them are eliminated.
 
@@ -198,7 +216,7 @@ def _order(
         order.append(e)
         free.remove(e)
         for f in list(free):
-            if not Pattern.of(codes[:, e], codes[:, f], levels[f]).nested:
+            if not _between(given, levels, e, f).nested:
                 free.remove(f)
                 coupled.append(f)
     return (*order, *coupled), len(order)
@@ -215,13 +233,11 @@ def check_dense(plan: Elimination) -> None:
         )
 
 
-def _rest_cells(
-    patterns: dict[tuple[int, int], Pattern], num_steps: int, places: range
-) -> tuple[Cells, ...]:
+def _rest_cells(patterns: Patterns, num_steps: int, places: range) -> tuple[Cells, ...]:
     return tuple(patterns[pair].cells() for pair in pairs_of(range(num_steps, len(places))))
 
 
-def _step(plan: Elimination, patterns: dict[tuple[int, int], Pattern], e: int) -> Step:
+def _step(plan: Elimination, patterns: Patterns, e: int) -> Step:
     later = range(e + 1, len(plan.order))
 
     def between(f: int, g: int) -> Update | None:
@@ -238,9 +254,7 @@ def _step(plan: Elimination, patterns: dict[tuple[int, int], Pattern], e: int) -
     )
 
 
-def _among_rest(
-    plan: Elimination, patterns: dict[tuple[int, int], Pattern], e: int
-) -> Update | None:
+def _among_rest(plan: Elimination, patterns: Patterns, e: int) -> Update | None:
     """Return pairs of entries of the rest that meet in a level of factor e.
 
     None means that one product of all columns is faster. Entries are laid out as by

@@ -16,6 +16,7 @@ from nghvi.data.elimination import (
     check_dense,
     eliminate,
     pairs_of,
+    patterns_of,
     with_most_columns,
 )
 from nghvi.data.grouped import Rows
@@ -35,6 +36,39 @@ class FactorRows(eqx.Module):
         """Lay the rows out by the levels of one factor."""
         codes = self.codes[:, factor]
         return Rows.from_arrays(self.x, self.y, codes, self.num_levels[factor], self.weight)
+
+    def product(self, first: int, second: int) -> Float[np.ndarray, " n"]:
+        """Return the weighted product of two columns."""
+        weight = 1.0 if self.weight is None else self.weight
+        return weight * self.x[:, first] * self.x[:, second]
+
+
+class CellSums(NamedTuple):
+    """Z_f'Z_g of every pair of levels of two factors that meet."""
+
+    pattern: Pattern
+    gram: Float[np.ndarray, "r s c"]
+
+    @staticmethod
+    def of(
+        first: Int[np.ndarray, " n"],
+        second: Int[np.ndarray, " n"],
+        num_second: int,
+        shape: tuple[int, int],
+        product: Callable[[int, int], Float[np.ndarray, " n"]],
+    ) -> "CellSums":
+        """Add up the products of every two effects over the entries with the same two levels."""
+        pattern = Pattern.of(first, second, num_second)
+        place = pattern.place(first, second)
+        r, s = shape
+        sums = [[np.bincount(place, product(i, j)) for j in range(s)] for i in range(r)]
+        return CellSums(pattern, np.array(sums))
+
+    def turned(self, num_first: int) -> "CellSums":
+        """Return the same sums with the second factor first."""
+        pattern, gram = self.pattern.turned(num_first), self.gram.swapaxes(0, 1)
+        at = pattern.place(self.pattern.second, self.pattern.first)
+        return CellSums(pattern, gram[..., np.argsort(at)])
 
 
 class Sums(NamedTuple):
@@ -79,29 +113,87 @@ class CrossedStatistics(eqx.Module):
             centre = np.asarray(factors[0].centre) if factors else None
             laid_out = rows.of_factor(f)
             factors.append(LinearStatistics.from_rows(laid_out, columns, centre, known))
-        codes = np.column_stack(
-            [np.asarray(f.original_order)[c] for f, c in zip(factors, rows.codes.T, strict=True)]
-        )
-        plan, patterns = eliminate(codes, rows.num_levels, tuple(map(len, random)))
-        weight = np.ones(len(rows.y)) if rows.weight is None else rows.weight
+        codes = [
+            np.asarray(f.original_order)[c] for f, c in zip(factors, rows.codes.T, strict=True)
+        ]
 
-        def grams(f: int, g: int) -> Float[Array, "r s c"]:
-            pattern: Pattern = patterns[f, g]
-            first, second = plan.order[f], plan.order[g]
-            place = pattern.place(codes[:, first], codes[:, second])
-            sums = [
-                [np.bincount(place, weight * rows.x[:, i] * rows.x[:, j]) for j in random[second]]
-                for i in random[first]
-            ]
-            return jax.device_put(np.array(sums))
+        def summed(f: int, g: int) -> CellSums:
+            own, other = random[f], random[g]
+            return CellSums.of(
+                *(codes[f], codes[g], rows.num_levels[g], (len(own), len(other))),
+                lambda i, j: rows.product(own[i], other[j]),
+            )
+
+        cells = {pair: summed(*pair) for pair in pairs_of(range(len(random)))}
+        return CrossedStatistics._of_sums(tuple(factors), cells, tuple(map(len, random)))
+
+    @staticmethod
+    def _of_sums(
+        factors: tuple[LinearStatistics, ...],
+        sums: dict[tuple[int, int], CellSums],
+        effects: tuple[int, ...],
+    ) -> "CrossedStatistics":
+        """Plan the elimination; levels of cells are in the memory order of their factor."""
+        levels = tuple(factor.num_groups for factor in factors)
+        plan, _ = eliminate({pair: own.pattern for pair, own in sums.items()}, levels, effects)
+
+        def grams(e: int, f: int) -> Float[Array, "r s c"]:
+            first, second = plan.order[e], plan.order[f]
+            turned = first > second
+            own = sums[second, first].turned(levels[second]) if turned else sums[first, second]
+            return jax.device_put(own.gram)
 
         places = range(len(plan.order))
         return CrossedStatistics(
-            tuple(factors),
+            factors,
             plan,
             tuple(tuple(grams(e, f) for f in places[e + 1 :]) for e in range(plan.first_rest)),
             tuple(grams(f, g) for f, g in pairs_of(plan.rest)),
         )
+
+    def with_rows(
+        self, more: FactorRows, random: tuple[tuple[int, ...], ...]
+    ) -> "CrossedStatistics":
+        """Add further rows, whose levels may be new; ``random`` is as in :meth:`from_rows`.
+
+        ``more.num_levels`` counts all levels, new ones last.
+        """
+        centre = np.asarray(self.centre)
+        factors = tuple(
+            own.joined(LinearStatistics.from_rows(more.of_factor(f), columns, centre))
+            for f, (own, columns) in enumerate(zip(self.factors, random, strict=True))
+        )
+        labels = [np.argsort(np.asarray(factor.original_order)) for factor in self.factors]
+
+        def summed(f: int, g: int, before: CellSums) -> CellSums:
+            first = np.concatenate([labels[f][before.pattern.first], more.codes[:, f]])
+            second = np.concatenate([labels[g][before.pattern.second], more.codes[:, g]])
+
+            def product(i: int, j: int) -> Float[np.ndarray, " n"]:
+                new = more.product(random[f][i], random[g][j])
+                return np.concatenate([before.gram[i, j], new])
+
+            shape = len(random[f]), len(random[g])
+            return CellSums.of(first, second, more.num_levels[g], shape, product)
+
+        cells = {pair: summed(*pair, before) for pair, before in self._cell_sums().items()}
+        return CrossedStatistics._of_sums(factors, cells, tuple(map(len, random)))
+
+    def _cell_sums(self) -> dict[tuple[int, int], CellSums]:
+        """Return the sums of all cells by pair of factors, in the order they were given in."""
+        plan, levels, found = self.plan, self.num_levels, {}
+        last = len(plan.order)
+        pairs = [(e, f) for e in range(plan.first_rest) for f in range(e + 1, last)]
+        cells = [cell for step in plan.steps for cell in step.cells] + list(plan.rest_cells)
+        grams = [gram for each in self.cells for gram in each] + list(self.rest_cells)
+        for (e, f), cell, gram in zip([*pairs, *pairs_of(plan.rest)], cells, grams, strict=True):
+            first, second = plan.order[e], plan.order[f]
+            pattern = Pattern.of(np.asarray(cell.first), np.asarray(cell.second), levels[second])
+            own = CellSums(pattern, np.asarray(gram))
+            turned = first > second
+            pair = (second, first) if turned else (first, second)
+            found[pair] = own.turned(levels[first]) if turned else own
+        return found
 
     @property
     def centre(self) -> Float[Array, " q"]:
@@ -196,7 +288,7 @@ class CrossedRows(eqx.Module):
         codes = rows.codes.copy()
         order = np.asarray(rows.of_factor(first).original_order)
         codes[:, first] = order[codes[:, first]]
-        plan, patterns = eliminate(codes, levels, effects)
+        plan, patterns = eliminate(patterns_of(codes, levels), levels, effects)
         check_dense(plan)
         beside = dataclasses.replace(rows, x=np.column_stack([rows.x, codes])).of_factor(first)
         split = rows.x.shape[1]
@@ -215,11 +307,32 @@ class CrossedRows(eqx.Module):
             plan,
         )
 
+    def with_rows(self, more: FactorRows, random: tuple[tuple[int, ...], ...]) -> "CrossedRows":
+        """Add further rows, as :meth:`CrossedStatistics.with_rows` does."""
+        return CrossedRows.from_rows(self._followed_by(more), random)
+
+    def _followed_by(self, more: FactorRows) -> FactorRows:
+        x, y, group, weight = self.rows.observations()
+        label = np.argsort(np.asarray(self.rows.original_order))
+        codes = self.plan.in_given_order((label[group], *self._later_codes()))
+        new = np.ones(len(more.y)) if more.weight is None else more.weight
+        return FactorRows(
+            np.concatenate([x, more.x]),
+            np.concatenate([y, more.y]),
+            np.concatenate([np.column_stack(codes), more.codes]),
+            np.concatenate([weight, new]),
+            more.num_levels,
+        )
+
+    def _later_codes(self) -> Int[np.ndarray, "f n"]:
+        """Return the levels of all factors but the first, without padding."""
+        there = np.asarray(self.rows.weighted(jnp.ones(len(self.rows.y)))) > 0
+        return np.asarray(self.later)[:, there]
+
     def by_factor(self, inputs: Callable[[Array], Array]) -> list[Rows]:
         """Lay the rows out by each factor, in the order in which the factors were given."""
         x, y, group, weight = self.rows.observations()
-        there = np.asarray(self.rows.weighted(jnp.ones(len(self.rows.y)))) > 0
-        codes = (group, *np.asarray(self.later)[:, there])
+        codes = (group, *self._later_codes())
         found = tuple(
             Rows.from_arrays(np.asarray(inputs(jnp.asarray(x))), y, code, number, weight)
             for code, number in zip(codes, self.plan.levels, strict=True)

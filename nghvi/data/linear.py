@@ -123,6 +123,34 @@ class LinearStatistics(Grouped):
             **{name: jax.device_put(values) for name, values in (totals | by_group).items()},
         )
 
+    def joined(self, more: "LinearStatistics") -> "LinearStatistics":
+        """Add the sums of further rows about the same fit; groups are then in original order.
+
+        ``more`` has all groups of these data, and may have others after them.
+        """
+        new = more.num_groups - self.num_groups
+
+        def both(name: str) -> Array:
+            ours, theirs = (
+                np.asarray(getattr(each, name))[..., np.asarray(each.original_order)]
+                for each in (self, more)
+            )
+            wider = np.pad(ours, [(0, 0)] * (ours.ndim - 1) + [(0, new)])
+            return jax.device_put(wider + theirs)
+
+        return dataclasses.replace(
+            more,
+            variance=self.variance,
+            original_order=jax.device_put(np.arange(more.num_groups)),
+            num_rows=self.num_rows + more.num_rows,
+            gram_total=self.gram_total + more.gram_total,
+            cross_total=self.cross_total + more.cross_total,
+            square_total=self.square_total + more.square_total,
+            effects_gram=both("effects_gram"),
+            effects_design=both("effects_design"),
+            effects_cross=both("effects_cross"),
+        )
+
     def filled_up(self) -> "LinearStatistics":
         """Append empty groups up to one of a few numbers that share compiled programs.
 

@@ -195,6 +195,10 @@ class CrossedPanel(CrossedRows):
         fields = {each.name: getattr(crossed, each.name) for each in dataclasses.fields(crossed)}
         return CrossedPanel(**fields, within=jax.device_put(within))
 
+    def with_rows(self, more: FactorRows, random: tuple[tuple[int, ...], ...]) -> "CrossedPanel":
+        found = CrossedPanel.from_rows(self._followed_by(more), random)
+        return dataclasses.replace(found, within=found.within + self.within)
+
     @property
     def x(self) -> Float[Array, "t d"]:
         """The inputs, each stored once if they repeat."""

@@ -407,7 +407,9 @@ class MixedEstimator(Estimator):
     def add_groups(self, X: Any, y: Any) -> Self:
         """Return a copy that also knows the new groups in X, conditioned on their rows and y.
 
-        Nothing is refitted: the posterior of the global parameters stays as it is.
+        Nothing is refitted: the posterior of the global parameters stays as it is. With several
+        grouping factors every row needs a new level of at least one of them; effects of the known
+        levels in these rows are conditioned on them as well.
         """
         check_is_fitted(self)
         table, scaling = self.reader_.table(X), self.posterior_.scaling

@@ -21,6 +21,7 @@ from nghvi._core.response import Response
 from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.data import Rows
+from nghvi.data.factors import FactorRows
 from nghvi.data.labels import encode_groups, joined
 from nghvi.data.scaling import Scaling
 from nghvi.data.source import Groups
@@ -28,6 +29,7 @@ from nghvi.data.working_copy import StreamedRows
 from nghvi.inference import Inference, unravel_draws
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.parameters import MixedParams
+from nghvi.models.several_factors import WithFactors
 from nghvi.posterior.effects import average_moments, effects_of
 
 FEW = 100
@@ -96,11 +98,17 @@ class MixedPosterior(NamedTuple):
     scaling: Scaling
     names: Named
     added: tuple[Data, ...] = ()
-    """Data of groups that were added after the fit, in that order."""
+    """Data of groups that were added after the fit, in that order.
+
+    With several factors, levels of one share those of the others, so that their data are not apart:
+    one entry holds all rows, those of the fit included.
+    """
 
     @property
     def parts(self) -> tuple[Data, ...]:
         """The data of all known groups: those of the fit, then those added since."""
+        if self.names.factors and self.added:
+            return self.added
         return (self.data, *self.added)
 
     @property
@@ -141,10 +149,7 @@ class MixedPosterior(NamedTuple):
         if labels is None:
             raise DataError("the model has no group column, so there are no groups to add.")
         if isinstance(labels, tuple):
-            raise DataError(
-                "add_groups is not supported for several grouping factors: refit with the new "
-                "rows, or predict new levels from the population (which='population')."
-            )
+            return self._with_levels(x, y, labels)
         levels, codes = np.unique(labels, return_inverse=True)
         before = self.names.groups
         known = levels[encode_groups(levels, before) >= 0]
@@ -156,6 +161,46 @@ class MixedPosterior(NamedTuple):
         names = self.names._replace(groups=joined(before, levels, column))
         part = prepare(self.model, Rows.from_arrays(x, y, codes, len(levels)))
         return self._replace(names=names, added=(*self.added, part)), codes + len(before)
+
+    def _with_levels(
+        self, x: np.ndarray, y: np.ndarray, labels: tuple[np.ndarray, ...]
+    ) -> tuple["MixedPosterior", np.ndarray]:
+        """Return the same as :meth:`with_groups` for several factors.
+
+        Effects of known levels are conditioned on the new rows, too.
+        """
+        factors, columns = [], []
+        for factor, own in zip(self.names.factors, labels, strict=True):
+            codes, number = encode_groups(own, factor.levels), len(factor.levels)
+            new = codes < 0
+            if new.any():
+                levels, index = np.unique(own[new], return_inverse=True)
+                codes[new] = number + index
+                levels = joined(factor.levels, levels, factor.name)
+                factor = factor._replace(levels=levels)
+            factors.append(factor)
+            columns.append(codes)
+        codes = np.column_stack(columns)
+        known = (codes < [len(factor.levels) for factor in self.names.factors]).all(axis=1)
+        if known.any():
+            row = int(np.argmax(known))
+            of_row = " and ".join(
+                f"{factor.name!r} {own[row]!s}" for factor, own in zip(factors, labels, strict=True)
+            )
+            raise DataError(
+                f"row {row}: {of_row} are already known: add_groups takes only rows with a new "
+                "level of at least one factor, so leave the row out or refit with it."
+            )
+        model = cast(WithFactors, self.model)
+        rows = FactorRows(x, y, codes, None, tuple(len(each.levels) for each in factors))
+        part = self.parts[0].with_rows(rows, model.by_factor)
+        if self.data.plan.dense and not part.plan.dense:
+            raise DataError(
+                f"with these levels all factors but the largest have {part.plan.num_rest:,} "
+                "effects, which the fit has no settings for; refit with the new rows."
+            )
+        names = self.names._replace(factors=tuple(factors))
+        return self._replace(names=names, added=(part,)), codes
 
     def check(self) -> None:
         """Raise an error if the parts are inconsistent, as those of an altered file may be.
@@ -174,7 +219,7 @@ class MixedPosterior(NamedTuple):
             raise DataError("the number of effects differs from the number of their names")
         if names.factors:
             labels = [len(factor.levels) for factor in names.factors]
-            if labels != list(self.data.num_levels):
+            if labels != list(self.parts[0].num_levels):
                 raise DataError("the number of levels differs from the number of their labels")
         elif names.effects and len(names.groups) != sum(part.num_groups for part in self.parts):
             raise DataError("the number of groups differs from the number of their labels")

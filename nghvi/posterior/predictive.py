@@ -100,7 +100,7 @@ class Inputs(NamedTuple):
         theta = posterior.inference.pool.resample(request.draws, rng)
         keys = jax.random.split(jax.random.key(request.seed), request.draws)
         standard = special.ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
-        if averaged and effects_of(posterior.model).in_pairs(posterior.data):
+        if averaged and effects_of(posterior.model).in_pairs(posterior.parts[0]):
             theta, keys, standard = _in_pairs(theta, keys, standard)
         arrays = (jax.device_put(a) for a in (theta, standard, request.x, request.codes))
         return Inputs(posterior.model, posterior.parts, keys, *arrays)

@@ -5,6 +5,7 @@ import pytest
 import scipy.stats
 
 from benchmarks import rank_bands, sbc, sbc_page
+from benchmarks.sbc_cells import TwoFactors
 from nghvi.priors import HalfT, HuangWand, Priors
 
 DRAWS = 199
@@ -88,6 +89,24 @@ def test_default_fits_of_a_small_linear_model_are_calibrated():
     p_values = [rank_bands.p_value(column, sbc.DRAWS) for column in ranks.T]
     assert min(p_values) > 0.01 / len(p_values), dict(zip(sbc.names(TINY), p_values, strict=True))
     assert np.mean([row["converged"] for row in rows]) > 0.9
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_second_factor_adds_its_effects_and_quantities(nested):
+    cell = TwoFactors("two", "", "gaussian", 12, 4, 3, 2, others=4, nested=nested)
+    met = len(set(zip(cell.group, cell.other, strict=True)))
+    assert met == 12 if nested else met > 24
+    np.testing.assert_array_equal(np.bincount(cell.other), 12)
+    truth, y = sbc.simulate(cell, 0)
+    own = truth["effects[g]"][cell.group]
+    expected = cell.design @ truth["coef"] + own[:, 0] + own[:, 1] * cell.design[:, 1]
+    expected += truth["effects[h]"][cell.other, 0]
+    np.testing.assert_allclose(sbc.linear_predictor(cell, truth), expected, rtol=1e-12)
+    drawn = sbc.fit(cell, y, 0).posterior_draws(5)
+    assert {name: values.shape[1:] for name, values in drawn.items()} == {
+        name: np.shape(value) for name, value in truth.items()
+    }
+    assert list(sbc.quantities(cell, drawn, y)) == sbc.names(cell)
 
 
 def test_lines_of_another_model_or_a_double_one_are_not_counted(tmp_path):

@@ -117,8 +117,6 @@ def test_what_can_be_asked_of_it(fitted, rows, tmp_path):
     np.testing.assert_allclose(other["mean"], shares["mean"], rtol=1e-6)
     page = fitted.report(tmp_path / "page.html", rows, rows["y"])
     assert "12 of firm, 10 of month" in page.read_text()
-    with pytest.raises(nghvi.InputError, match="refit with the new rows"):
-        fitted.add_groups(rows.assign(firm=rows["firm"] + 50), rows["y"])
 
 
 def test_a_network_without_use_becomes_the_linear_model_with_both_factors():

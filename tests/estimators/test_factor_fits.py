@@ -269,11 +269,6 @@ def test_what_several_factors_do_not_go_with(rows, said):
         nghvi.MixedRegressor(**settings).fit(rows.drop(columns="y"), rows["y"])
 
 
-def test_groups_are_not_added(fitted, rows):
-    with pytest.raises(nghvi.InputError, match="refit with the new rows"):
-        fitted.add_groups(rows.assign(firm=rows["firm"] + 50), rows["y"])
-
-
 TERMS = (Term("a", "auto", "auto"), Term("b", "auto", "auto"))
 
 
