@@ -217,18 +217,14 @@ class MixedModel(MarginalModel):
 
     def log_prior_of_coef(self, params: MixedParams) -> Scalar:
         """Return the log prior density of the coefficients, as theta holds them."""
-        density = normal_log_density(self.coef(params), self.priors.coef_sd)
-        unit = params.coef.size * jnp.log(self.coef_unit(params))
-        return density + self._log_intercept(params) + unit
-
-    def _log_intercept(self, params: MixedParams) -> Scalar:
-        """Return the log density of the intercept given the dispersion, less a coefficient's."""
+        coef = self.coef(params)
+        density = normal_log_density(coef, self.priors.coef_sd)
         found = self.response.intercept_prior(self.dispersion(params), self.priors)
-        if found is None:
-            return jnp.zeros(())
-        first, usual = self.coef(params)[0], self.intercept_sd
-        square = ((first - found[0]) / found[1]) ** 2 - (first / usual) ** 2
-        return -0.5 * square - np.log(found[1] / usual)
+        if found is not None:  # given the dispersion, in place of a coefficient's
+            usual = self.intercept_sd
+            square = ((coef[0] - found[0]) / found[1]) ** 2 - (coef[0] / usual) ** 2
+            density += -0.5 * square - np.log(found[1] / usual)
+        return density + params.coef.size * jnp.log(self.coef_unit(params))
 
     @property
     def intercept_sd(self) -> float:
