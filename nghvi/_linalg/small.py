@@ -128,7 +128,9 @@ def _in_pieces(of: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
     @apply.def_vmap
     def flatten(axis_size: int, in_batched: list[bool], batch: Array) -> tuple[Array, bool]:
-        return apply(batch.reshape(-1, *batch.shape[2:])).reshape(batch.shape), True
+        # The number of matrices is given, since -1 cannot stand for it where they are empty.
+        flat = batch.reshape(axis_size * batch.shape[1], *batch.shape[2:])
+        return apply(flat).reshape(batch.shape), True
 
     return apply
 

@@ -272,7 +272,7 @@ def test_draws_are_placed_where_the_drawn_effects_are():
 
 
 def test_draws_that_cannot_be_afforded_are_not_called_converged(square, monkeypatch):
-    monkeypatch.setattr("nghvi.inference.ASTRAY", 0.0)
+    monkeypatch.setattr("nghvi.recipes.refinement.ASTRAY", 0.0)
     monkeypatch.setattr("nghvi.inference.HUGE", 0)
     done = infer(square.model.suited(square.data), square.data, importance=False)
     assert (done.verdict.status, done.verdict.cause) == ("not_converged", "draws")

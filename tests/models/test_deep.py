@@ -72,7 +72,7 @@ def test_a_network_is_judged_and_evaluated(deep):
     assert verdict.cause in (Cause.ONE_OF_MANY_MODES, Cause.RISING, Cause.NOISE)
     assert np.isfinite([deep.elbo_, deep.log_evidence_]).all()
     assert np.isfinite(deep.summary().to_numpy()).all()
-    climbs = {f"{part} {n}" for part in ("search", "climb") for n in (1, 2)}
+    climbs = {f"{part} {n}" for part in ("search", "climb", "trial") for n in (1, 2)}
     assert set(deep.trace_["stage"]) == {*climbs, "natural"}
 
 
