@@ -38,14 +38,16 @@ def test_the_built_in_data_are_what_they_say():
     assert data.frame.equals(simulate_schools().frame)
 
 
-def test_warm_compiles_what_a_fit_of_about_that_size_needs(capsys):
+def test_warm_compiles_what_a_fit_of_about_that_size_needs(monkeypatch, tmp_path, capsys):
+    # A folder of its own: other workers write into the shared one at any time.
+    monkeypatch.setattr(_compiled, "programs_folder", tmp_path)
     assert main(["warm", "--inputs", "1", "--slopes", "0", "--groups", "20"]) == 0
     assert "inputs 1, slopes 0, groups 20" in capsys.readouterr().err
-    kept = set(_compiled.programs_folder.glob("*.compiled"))
+    kept = set(tmp_path.glob("*.compiled"))
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"g": np.arange(81) % 27, "x": rng.normal(size=81)})
     nghvi.mixed("y ~ x + (1 | g)", frame.assign(y=rng.normal(size=81)))
-    assert set(_compiled.programs_folder.glob("*.compiled")) == kept
+    assert set(tmp_path.glob("*.compiled")) == kept
 
 
 def test_warm_refuses_what_it_cannot_do(monkeypatch, capsys):
