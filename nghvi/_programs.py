@@ -50,11 +50,10 @@ VERSIONED = ("jax", "jaxlib", "equinox", "optax", "numpy")
 """Packages whose version is part of the hash."""
 KNOWN = {"nghvi", "builtins", "functools", "operator", "collections", "types", *VERSIONED}
 """Packages whose functions and classes are determined by a version or by the hashed source."""
-SMALL = 30_000
-"""Numbers in the arguments of a program below which it is compiled the quick way."""
-QUICKLY: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
-"""Options for XLA's older way to make kernels, which compiles in a half to two thirds of the time.
-The kernels are no slower, except normal distribution functions, which it does not vectorise."""
+OPTIONS: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
+"""Options of the compiler: XLA's older way to make kernels. The newer one returns wrong numbers, or
+ends the process, where a kernel joins three pieces of different lengths, as rows of groups of three
+sizes are joined (decision 27); it also takes up to twice as long to compile."""
 SWITCHED_OFF = "jax_disable_jit"
 WORTH = "jax_persistent_cache_min_compile_time_secs"
 EDGES = {"cli", "report", "plots", "storage", "formula", "estimators", "interpret", "paper"}
@@ -84,7 +83,7 @@ class _Program:
     def __init__(self, function: Callable) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._traced = eqx.filter_jit(function)
+        self._inner = eqx.filter_jit(function)
         self._ready: dict[tuple, _Ready | None] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,7 +91,9 @@ class _Program:
         holes = [... if eqx.is_array(leaf) else leaf for leaf in leaves]
         arrays = [leaf for leaf, hole in zip(leaves, holes, strict=True) if hole is ...]
         # Inside another program, or with several devices, only JAX knows what is to be done.
-        if not _is_plain() or any(isinstance(leaf, jax.core.Tracer) for leaf in arrays):
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in arrays):
+            return self._inner(*args, **kwargs)
+        if not _is_plain():
             return self._traced(*args, **kwargs)
         shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays)
         kinds = tuple(map(type, holes))  # since 1, 1.0 and True are equal
@@ -104,6 +105,11 @@ class _Program:
         _recent.move_to_end((self, asked))
         ready = self._ready[asked]
         return self._traced(*args, **kwargs) if ready is None else ready(arrays)
+
+    @functools.cached_property
+    def _traced(self) -> Callable:
+        """The function as JAX itself would keep it, with our options."""
+        return eqx.filter_jit(self._function, compiler_options=_options())
 
     def forget(self, asked: tuple) -> None:
         """Release what was compiled for these arguments."""
@@ -125,13 +131,12 @@ class _Program:
                 return _Ready(compiled, form)
         with _no_garbage_collected():
             lowered, form = _trace(self._function, template, arrays)
-        options = QUICKLY if _runs_on_cpu() and sum(x.size for x in arrays) < SMALL else {}
         # The text does not contain the shapes of unused arrays.
-        text = repr((_source()[1:], named, options, lowered.as_text()))
+        text = repr((_source()[1:], named, _options(), lowered.as_text()))
         number = hashlib.sha256(text.encode()).hexdigest()
         compiled = _loaded(number, len(arrays), jax.tree.leaves(form).count(...))
         if compiled is None:
-            compiled = _compile(lowered, options)
+            compiled = _compile(lowered)
             # A program may hold what cannot be written to a file, such as a call of Python.
             with contextlib.suppress(Exception):
                 _write(_file(number, "compiled"), serialize_executable.serialize(compiled)[0])
@@ -188,16 +193,12 @@ def _no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _compile(lowered: jax.stages.Lowered, options: dict[str, str | bool]) -> jax.stages.Compiled:
+def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compile without JAX's own cache: a program that comes from there cannot be serialised."""
     before = getattr(jax.config, WORTH)
     jax.config.update(WORTH, float("inf"))
     try:
-        return lowered.compile(compiler_options=options)
-    except jax.errors.JaxRuntimeError:  # other versions of XLA may not know the option
-        if not options:
-            raise
-        return lowered.compile()
+        return lowered.compile(compiler_options=_options())
     finally:
         jax.config.update(WORTH, before)
 
@@ -300,8 +301,14 @@ def _settings() -> tuple:
     return tuple(getattr(jax.config, name) for name in SETTINGS)
 
 
-def _runs_on_cpu() -> bool:
-    return jax.default_backend() == "cpu"
+@functools.cache
+def _options() -> dict[str, str | bool]:
+    """Return our options of the compiler, or none if its version does not know them."""
+    try:
+        jax.jit(lambda: 0, compiler_options=OPTIONS).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return OPTIONS
 
 
 def _is_plain() -> bool:
