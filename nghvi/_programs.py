@@ -109,7 +109,7 @@ class _Program:
     @functools.cached_property
     def _traced(self) -> Callable:
         """The function as JAX itself would keep it, with our options."""
-        return eqx.filter_jit(self._function, compiler_options=_options())
+        return cast(Any, eqx.filter_jit)(self._function, compiler_options=_options())
 
     def forget(self, asked: tuple) -> None:
         """Release what was compiled for these arguments."""
