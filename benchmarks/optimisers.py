@@ -154,7 +154,7 @@ def begin(problem: Problem, seed: int) -> Begun:
     usual = deep_recipe(model, data, Integrated(), Settings(n_starts=1, steps=STEPS))
     stages = tuple(stage for stage in usual.stages if climbs(stage.name))
     clock = Clock()
-    climb = usual._replace(stages=stages, judge=lambda *unused: UNJUDGED, finish=lambda q: q)
+    climb = usual._replace(stages=stages, judge=lambda *unused: UNJUDGED)
     climbed = run(climb, jax.random.key(seed), model, data, clock)
     seconds = clock.seconds([stage.name for stage in stages])
     return Begun(problem, estimator, drawn, climbed.q.centre, seconds)

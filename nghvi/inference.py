@@ -6,7 +6,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from threadpoolctl import threadpool_limits
 
 from nghvi._core.batches import Batches
@@ -25,7 +25,7 @@ from nghvi._programs import forget_programs_if_many, program
 from nghvi._typing import Data, Key, Params
 from nghvi.data import LinearStatistics
 from nghvi.data.working_copy import StreamedRows
-from nghvi.families import Factor, Full
+from nghvi.families import Factor, Full, Mixture
 from nghvi.models.collapsed import Collapsed, completed
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
@@ -62,7 +62,8 @@ class Inference:
 
     ``q`` is the variational distribution. If a part of theta was integrated out of the fit, as the
     coefficients of a network are (:mod:`nghvi.models.collapsed`), ``run.q`` is the distribution of
-    the rest, and ``q`` only a Gaussian with the moments of the draws in ``pool``.
+    the rest, and ``q`` only a Gaussian with the moments of the draws in ``pool``, or of those that
+    come from the first member if ``run.q`` is a mixture.
 
     ``elbo``, ``log_evidence`` and ``k_hat`` are NaN if the latent variables cannot be integrated
     out. ``pool`` holds weighted draws of theta that represent the posterior.
@@ -302,10 +303,22 @@ def _completed(key: Key, found: Inference) -> Inference:
     some = pool.resample(COMPLETED, _generator(key)) if len(pool.theta) > COMPLETED else pool.theta
     keys = jax.random.split(jax.random.fold_in(key, 10**6 + 1), len(some))
     theta = np.asarray(completed(found.model, found.data, keys, jax.device_put(some)))
-    sd = jax.device_put(np.maximum(theta.std(axis=0), 1e-300))
-    q = Factor(rank=0).at(jax.device_put(theta.mean(axis=0)), sd)
-    whole = Pool.plain(theta)._replace(log_evidence=pool.log_evidence)
+    member = _member_of(found.run.q, some)
+    typical = theta if member is None else theta[member == 0]
+    sd = jax.device_put(np.maximum(typical.std(axis=0), 1e-300))
+    q = Factor(rank=0).at(jax.device_put(typical.mean(axis=0)), sd)
+    whole = Pool.plain(theta)._replace(log_evidence=pool.log_evidence, member=member)
     return dataclasses.replace(found, model=found.model.model, q=q, pool=whole)
+
+
+def _member_of(q: Variational, theta: np.ndarray) -> np.ndarray | None:
+    """Return which member of a mixture each draw comes from; None if q is none."""
+    return np.asarray(_members(q, jax.device_put(theta))) if isinstance(q, Mixture) else None
+
+
+@program
+def _members(q: Mixture, theta: Float[Array, "s m"]) -> Int[Array, " s"]:
+    return q.member_of(theta)
 
 
 def _affordably_refined(model: MarginalModel) -> MarginalModel:
@@ -402,8 +415,10 @@ def _afresh(key: Key, model: MarginalModel, data: Data, theta: Array) -> tuple[A
 def _pool(key: Key, q: Variational) -> Pool:
     """Return uncorrected draws of q."""
     if q.noise_dim > LARGEST_FULL:  # nobody reads so many sds one by one
-        return Pool.plain(draw(key, q, 4000)[0])
-    return Pool.spread(q, _generator(key))
+        pool = Pool.plain(draw(key, q, 4000)[0])
+    else:
+        pool = Pool.spread(q, _generator(key))
+    return pool._replace(member=_member_of(q, pool.theta))
 
 
 def _generator(key: Key) -> np.random.Generator:

@@ -109,7 +109,8 @@ class Variational(eqx.Module):
     @property
     @abc.abstractmethod
     def centre(self) -> Float[Array, " m"]:
-        """Mean of q."""
+        """Mean of q, or the mean of its first member if q is a mixture: a mean over modes of a
+        network would be typical of none."""
 
     @abc.abstractmethod
     def standard_deviation(self) -> Float[Array, " m"]:

@@ -404,6 +404,13 @@ class MixedEstimator(Estimator):
         found = predictive.predict(self.posterior_, request, values)
         return found.log_density - self.posterior_.log_units(request.x, values)
 
+    def start_distances(self, X: Any, which: str = "known", draws: int = 500) -> np.ndarray | None:
+        """Return how far the means of a network's two starts are apart, in posterior sds.
+
+        The arguments are as in ``predict``. None means that the result is that of one start.
+        """
+        return predictive.distance_of_starts(self.posterior_, self._request(X, which, draws, 0))
+
     def add_groups(self, X: Any, y: Any) -> Self:
         """Return a copy that also knows the new groups in X, conditioned on their rows and y.
 

@@ -7,6 +7,7 @@ from nghvi.families.factor import Factor as Factor
 from nghvi.families.factor import FactorGaussian as FactorGaussian
 from nghvi.families.family import Family as Family
 from nghvi.families.family import Full as Full
+from nghvi.families.mixture import Mixture as Mixture
 from nghvi.families.multivariate_t import MultivariateT as MultivariateT
 from nghvi.families.point import Point as Point
 

@@ -31,6 +31,7 @@ from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import MixedParams
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
+from nghvi.recipes.importance import Pool
 
 
 class Request(NamedTuple):
@@ -207,6 +208,26 @@ def sample(posterior: MixedPosterior, request: Request) -> Float[np.ndarray, "s 
 def predictor_draws(posterior: MixedPosterior, request: Request) -> Float[np.ndarray, "s n"]:
     """Draw every row's mean response jointly; theta and effects are as in :func:`sample`."""
     return _joint_draws(posterior, request, noise=False)
+
+
+def distance_of_starts(
+    posterior: MixedPosterior, request: Request
+) -> Float[np.ndarray, " n"] | None:
+    """Return how far the means of a network's two starts are apart, in posterior sds of both.
+
+    Where they agree this is near zero; it cannot exceed two. None if there is only one start.
+    """
+    inference = posterior.inference
+    theta, member = inference.pool.theta, inference.pool.member
+    if member is None:
+        return None
+
+    def of(start: int) -> np.ndarray:
+        own = dataclasses.replace(inference, pool=Pool.plain(theta[member == start]))
+        return predictor_draws(posterior._replace(inference=own), request)
+
+    one, other = of(0), of(1)
+    return np.abs(one.mean(axis=0) - other.mean(axis=0)) / np.concatenate([one, other]).std(axis=0)
 
 
 def _joint_draws(

@@ -11,6 +11,7 @@ one stage replaces the last two:
 
     natural   natural gradients of a diagonal Gaussian in its own units, with decaying steps; every
               start takes the first part of it (a *trial*), and the best ELBO is continued
+    second    the same for the second best start; the result is the mixture of both
 
 If all groups are seen at once, the coefficients of such a network are integrated out with the
 effects (:mod:`nghvi.models.collapsed`), which leaves a Gaussian of weights and variances only.
@@ -19,11 +20,14 @@ A Gaussian started away from a mode stays with a network too simple for the data
 weights make complexity look costly; one that is only polished stays at the first mode. A climb
 from random weights that explain nothing yet goes down the prior to no network at all, unless the
 data come first for a while; what they do not support is given up later. The verdict says "settled":
-such a posterior has many modes, and the result describes one of them. A fit is settled if the ELBO
-moved by no more than a nat (or 0.0025 nats per parameter) in its last steps, noise included.
+such a posterior has many modes, and the result describes one or two of them. A fit is settled if
+the ELBO moved by no more than a nat (or 0.0025 nats per parameter) in its last steps, noise
+included.
 """
 
 import dataclasses
+import itertools
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import equinox as eqx
@@ -37,13 +41,13 @@ from nghvi._core.draws import IndependentDraws
 from nghvi._core.evaluate import evaluate, evaluation_size
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit
-from nghvi._core.model import LatentModel, MarginalModel, unraveller
+from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.score import AtRest, Faint, Integrated, Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key, Params
-from nghvi.families import Factor, Point
+from nghvi.families import Factor, Mixture, Point
 from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on, first_theta
 from nghvi.recipes.settings import Settings
 from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
@@ -60,6 +64,12 @@ PRIOR_IN_SEARCH = 0.1
 """Weight of the prior in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
 """Lengths of natural gradient steps: of the mean in posterior sds, and of log variances."""
+KEPT = ("natural", "second")
+"""Names of the stages that continue the best starts, in the order of their ELBOs."""
+BEHIND = 0.05
+"""Nats per row by which the ELBO of the second start may be lower if it is to be mixed in."""
+LARGEST_TO_MIX = 20_000_000
+"""Numbers touched by one evaluation beyond which only the best start is continued."""
 HOLD, TRIAL = 0.3, 0.2
 """Share of a natural stage in which these are constant, and the share that every start takes."""
 LEAST_PAIRS, MOST_PAIRS, FEWER_PAIRS, MOST_COSTLY_PAIRS = 25, 1600, 400, 100
@@ -150,14 +160,24 @@ def deep_recipe(
     def widened(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
         return widen(done[-1].fit.q)
 
+    def finish(model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+        """Mix the starts that were continued, or return the last state of an interrupted run."""
+        members = tuple(end.after.q for end in kept(model, data, done))
+        if len(members) > 1:
+            return Mixture(members)
+        return members[0] if members else widen(done[-1].fit.q)
+
     def from_best(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
         return widen(max((stage.fit for stage in done), key=_height).q)
 
-    def from_best_trial(
-        key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]
-    ) -> Variational:
-        trials = (stage.fit for stage in done if stage.name.startswith("trial"))
-        return max(trials, key=_reached).q
+    def from_trial(place: int) -> Begin:
+        """Start from the best trial (0) or the next one (1)."""
+
+        def begin(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+            trials = (stage.fit for stage in done if stage.name.startswith("trial"))
+            return sorted(trials, key=_reached, reverse=True)[place].q
+
+        return begin
 
     # Adam moves a coordinate by about length x unit per step, and log scales by the length itself.
     # A step of the exploration is a multiple of the posterior sd, which falls with the root of n.
@@ -189,27 +209,59 @@ def deep_recipe(
     stages = [
         part._replace(name=f"{part.name} {n + 1}") for n in range(num_starts) for part in climbs
     ]
-    if natural:
-        left = (HOLD - TRIAL) / (1 - TRIAL)
-        rest = max(1, natural_steps - tried)
-        stages += in_two(natural_stage("natural", from_best_trial, 1.0, rest, left))
-    else:
+    encores = enumerate(() if steps else ENCORES, 2)
+    if not natural:
         stages += [explore, *in_two(polish)]
-    if steps is None:
-        for n, share in enumerate(ENCORES, 2):
-            again = polish._replace(name=f"polish {n}")
-            if natural:
-                again = natural_stage(f"natural {n}", carry_on, share)
-            stages += in_two(again._replace(encore=True))
-    judge = judge_settling(batch, settled, **about)
-    recipe = Recipe("deep", tuple(stages), judge, widen)
-    return recipe._replace(promising=is_used) if natural else recipe
+        for n, _ in encores:
+            stages += in_two(polish._replace(name=f"polish {n}", encore=True))
+        judge = judge_settling(batch, settled, last_end, **about)
+        return Recipe("deep", tuple(stages), judge, finish)
+    left, rest = (HOLD - TRIAL) / (1 - TRIAL), max(1, natural_steps - tried)
+    again = [(n, natural_stage("", carry_on, share)._replace(encore=True)) for n, share in encores]
+    one = isinstance(model, DividedModel) or evaluation_size(model, data) > LARGEST_TO_MIX
+    for place, name in enumerate(KEPT[: 1 if one else num_starts]):
+        further = natural_stage(name, from_trial(place), 1.0, rest, left)
+        stages += in_two(further._replace(optional=place > 0))
+        for n, encore in again:
+            stages += in_two(encore._replace(name=f"{name} {n}"))
+    judge = judge_settling(batch, settled, kept, **about)
+    return Recipe("deep", tuple(stages), judge, finish, is_used)
 
 
 def is_used(model: LatentModel, data: Data, q: Variational) -> bool:
     """Return whether the network contributes anything; if it does not, it need not settle."""
     example = Batches.example_of(data)
     return not cast(MarginalModel, model).given_up(_params_at(model, example, q.centre))
+
+
+class End(NamedTuple):
+    """The end of a start: the fits before and after the last quarter of its last stage."""
+
+    before: Fit
+    after: Fit
+
+
+def last_end(model: LatentModel, data: Data, done: tuple[Ended, ...]) -> list[End]:
+    """Return the end of the last stage."""
+    return [End(*(stage.fit for stage in done[-2:]))]
+
+
+def kept(model: LatentModel, data: Data, done: tuple[Ended, ...]) -> list[End]:
+    """Return the ends of the starts that belong in the result, the best first."""
+    ends = {
+        after.name.partition(" ")[0]: End(before.fit, after.fit)
+        for before, after in itertools.pairwise(done)
+        if before.name == after.name
+    }
+    found = [ends[name] for name in KEPT if name in ends]
+    if len(found) < 2:
+        return found
+    least = _reached(found[0].after) - BEHIND * model.num_observations(data)
+    return found[:1] + [
+        end
+        for end in found[1:]
+        if _reached(end.after) > least and is_used(model, data, end.after.q)
+    ]
 
 
 @program
@@ -257,21 +309,41 @@ def _reached(trial: Fit) -> float:
     return reached if np.isfinite(reached) else -np.inf
 
 
-def judge_settling(batch: int | None, settled: Cause, **about: float) -> Judge:
+def judge_settling(
+    batch: int | None,
+    settled: Cause,
+    ends: Callable[[LatentModel, Data, tuple[Ended, ...]], list[End]] = last_end,
+    **about: float,
+) -> Judge:
     """Return the judge of whether the ELBO still moved in the last quarter of the last stage.
 
     The averages of q before and after that quarter are compared on the same draws if the ELBO can
     be evaluated, and otherwise by the noisy ELBO of the steps. ``settled``: the cause of a verdict
-    "settled"; ``about``: further facts for it.
+    "settled"; ``ends``: which fits of the stages belong in the result, of which the one that moved
+    most is told about; ``about``: further facts for the verdict.
     """
+    known: list[tuple[Fit, Verdict]] = []
 
     def decide(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
-        traces = [cast(Info, stage.fit.trace) for stage in done]
+        verdicts = []
+        for end in ends(model, data, done):
+            found = [verdict for fit, verdict in known if fit is end.after]
+            if not found:
+                found = [of_end(key, model, data, done, end)]
+                known.append((end.after, found[0]))
+            verdicts += found
+        worst = max(verdicts, key=lambda each: each.facts.get("bound", np.inf))
+        return worst._replace(facts={**worst.facts, "members": float(len(verdicts))})
+
+    def of_end(
+        key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...], end: End
+    ) -> Verdict:
+        before, after = end
+        traces = [cast(Info, fit.trace) for fit in end]
         elbo = _noisy_elbo(traces[-1])
         if not np.isfinite(elbo).all() or np.asarray(traces[-1].rejected)[-10:].any():
-            rejected = sum(int(np.sum(trace.rejected)) for trace in traces)
+            rejected = sum(int(np.sum(cast(Info, stage.fit.trace).rejected)) for stage in done)
             return Verdict(Status.FAILED, Cause.REJECTED_STEPS, {"rejected": rejected})
-        before, after = (stage.fit for stage in done[-2:])
         if after.step < LEAST_TO_JUDGE:
             enough = int(np.ceil(LEAST_TO_JUDGE / SHARES["polish"]))
             few = {"steps": after.step, "enough": enough}

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import gammaincinv, gammaln, logsumexp, ndtri, softmax
 
@@ -87,6 +87,8 @@ class Pool(NamedTuple):
     """Whether the weights correct q towards the exact posterior."""
     log_evidence: float = np.nan
     """The estimate of log p(y) from the weights; NaN if none were computed."""
+    member: Int[np.ndarray, " s"] | None = None
+    """Which start of a network each draw comes from; None if there is only one."""
 
     @staticmethod
     def plain(theta: np.ndarray) -> "Pool":

@@ -53,8 +53,10 @@ class Stage(NamedTuple):
     average_last: int = 0
     stop: Stop = lambda step, trace: False
     """Called after every chunk; True means that the stage has achieved its purpose."""
+    optional: bool = False
+    """Whether the stage is run only if the result so far is promising."""
     encore: bool = False
-    """Whether the stage is run only if the judge is not content with the stages before it."""
+    """Whether, in addition, it is run only if the judge is not content with that result."""
     continues: bool = False
     """Whether the stage continues the steps of the one before, as if the two were one."""
     anchored: bool = False
@@ -67,10 +69,12 @@ class Recipe(NamedTuple):
     name: str
     stages: tuple[Stage, ...]
     judge: Judge
-    finish: Callable[[Variational], Variational] = lambda q: q
-    """Turns the judged (or interrupted) result into what is returned, for example a projection."""
+    finish: Callable[[LatentModel, Data, tuple[Ended, ...]], Variational] = (
+        lambda model, data, done: done[-1].fit.q
+    )
+    """Turns the stages that have ended into what is returned, for example a projection."""
     promising: Callable[[LatentModel, Data, Variational], bool] = lambda model, data, q: True
-    """Tells whether a result is worth encores."""
+    """Tells whether a result is worth optional stages."""
 
 
 class Position(NamedTuple):
@@ -162,12 +166,15 @@ def run(
         for index in range(at.stage, len(recipe.stages)):
             stage = recipe.stages[index]
             current = at.current if index == at.stage else None
-            left_out = current is None and (
-                not recipe.promising(model, data, done[-1].fit.q)
-                or not _may_be_better(judge(judge_key, model, data, done))
-                if stage.encore
-                else stage.continues and left_out
-            )
+            if stage.continues:
+                left_out = left_out and current is None
+            elif stage.optional or stage.encore:
+                left_out = current is None and not (
+                    recipe.promising(model, data, done[-1].fit.q)
+                    and (not stage.encore or _may_be_better(judge(judge_key, model, data, done)))
+                )
+            else:
+                left_out = False
             if left_out:
                 continue
             stage_key = jax.random.fold_in(key, index - stage.continues)
@@ -205,10 +212,10 @@ def run(
                 ended = (*done, Ended(stage.name, current))
                 position = Position(index, current, done)
                 keep(position, True)
-                return _result(recipe.finish(current.state.q), verdict, ended, begun, position)
+                return _result(recipe.finish(model, data, ended), verdict, ended, begun, position)
             done = (*done, Ended(stage.name, current))
-    q, verdict = done[-1].fit.q, judge(judge_key, model, data, done)
-    result = q if verdict is UNJUDGED else recipe.finish(q)
+    verdict = judge(judge_key, model, data, done)
+    result = done[-1].fit.q if verdict is UNJUDGED else recipe.finish(model, data, done)
     return _result(result, verdict, done, begun, None)
 
 

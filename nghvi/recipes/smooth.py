@@ -124,7 +124,11 @@ def smooth_recipe(
     family = settings.of_family
     if family is None or not family.gaussian:
         return recipe
-    return recipe._replace(finish=lambda q: family.near(cast(CholeskyGaussian, q)))
+
+    def near(model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+        return family.near(cast(CholeskyGaussian, done[-1].fit.q))
+
+    return recipe._replace(finish=near)
 
 
 def _further(stage: Stage, sampled: bool) -> Stage:
@@ -224,7 +228,11 @@ def any_family_recipe(
         stages += in_two(again)
     first = family.at(jnp.zeros(dim), jnp.ones(dim))
     judge = _judge(first, score, batch)
-    return Recipe("any family", tuple(stages), judge, as_member)
+
+    def finish(model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Variational:
+        return as_member(done[-1].fit.q)
+
+    return Recipe("any family", tuple(stages), judge, finish)
 
 
 def _judge(q: Variational, score: Score, batch: int | None) -> Judge:

@@ -291,7 +291,8 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
     (Status.CONVERGED, Cause.OPTIMUM): Outcome(_within),
     (Status.SETTLED, Cause.ONE_OF_MANY_MODES): Outcome(
         lambda facts: (
-            f"{_moved(facts)}. A network's posterior has many modes; this is the best of "
+            f"{_moved(facts)}. A network's posterior has many modes; this is "
+            f"{'a mixture of the two' if facts.get('members') == 2 else 'the'} best of "
             f"{int(facts['starts'])} starts"
         )
     ),

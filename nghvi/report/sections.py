@@ -1,6 +1,7 @@
 """The subject of the page, and its sections, each made from the estimator and the given rows."""
 
 import platform
+import warnings
 from functools import partial
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -149,6 +150,11 @@ def predictions(subject: Subject) -> Html:
     sentences = [words.rows_checked(checked, len(subject.y)), words.accuracy(estimator, checked)]
     if not binary:
         sentences.append(words.coverage(checked))
+    with warnings.catch_warnings():  # groups may be new
+        warnings.simplefilter("ignore")
+        distances = estimator.start_distances(X)
+    if distances is not None:
+        sentences.append(words.agreement(distances))
     return section(title, *map(paragraph, sentences), element("div", *pictures, class_="figures"))
 
 

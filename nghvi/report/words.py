@@ -99,6 +99,15 @@ def accuracy(estimator: MixedEstimator, checked: pd.DataFrame) -> str:
     )
 
 
+def agreement(distances: np.ndarray) -> str:
+    """How far the two starts of a network are apart."""
+    return (
+        "The result mixes two starts of the network, whose predictions are "
+        f"{distances.mean():.2f} posterior sd apart on average, and {distances.max():.2f} at most. "
+        "Intervals include this difference."
+    )
+
+
 def coverage(checked: pd.DataFrame) -> str:
     """Whether intervals cover as much as they should, and how far off chance alone could be."""
     return " ".join(_coverage(checked["pit"].to_numpy(), level) for level in (0.5, 0.9))

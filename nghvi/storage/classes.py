@@ -42,7 +42,7 @@ from nghvi.data.missing import Gaps
 from nghvi.data.panel import CrossedPanel
 from nghvi.data.scaling import Scaling
 from nghvi.data.working_copy import StreamedRows
-from nghvi.families import FAMILIES, Point
+from nghvi.families import FAMILIES, Mixture, Point
 from nghvi.formula.design import Design
 from nghvi.formula.matrices import Learnt
 from nghvi.inference import Inference
@@ -175,6 +175,7 @@ UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     MixedModel: lambda fields: (
         {"effects_unit": None, "start": None, "num_facts": 0, "grid": None} | fields
     ),
+    Pool: lambda fields: {"member": None} | fields,
     SeveralFactors: lambda fields: {"grid": None} | fields,
     GeneralFactors: lambda fields: {"grid": None} | fields,
 }
@@ -308,6 +309,11 @@ for _class in (
     *(NaturalGradient, OrdinaryGradient, SolveOptions),
     *(Priors, InverseGamma, HalfT, WishartPrecision, HuangWand, Gamma),
     *RESPONSES.values(),
-    *(Point, *map(type, FAMILIES.values()), *(family.member for family in FAMILIES.values())),
+    *(
+        Point,
+        Mixture,
+        *map(type, FAMILIES.values()),
+        *(family.member for family in FAMILIES.values()),
+    ),
 ):
     register(_class)

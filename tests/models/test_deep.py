@@ -24,7 +24,7 @@ from nghvi.data import Panel, Rows
 from nghvi.data.grouped import CellRows
 from nghvi.data.panel import collapse, distinct_rows
 from nghvi.estimators import fitting
-from nghvi.families import Point
+from nghvi.families import Mixture, Point
 from nghvi.inference import infer
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import ACTIVATIONS, OwnTrunk, Perceptron, as_trunk
@@ -73,7 +73,7 @@ def test_a_network_is_judged_and_evaluated(deep):
     assert np.isfinite([deep.elbo_, deep.log_evidence_]).all()
     assert np.isfinite(deep.summary().to_numpy()).all()
     climbs = {f"{part} {n}" for part in ("search", "climb", "trial") for n in (1, 2)}
-    assert set(deep.trace_["stage"]) == {*climbs, "natural"}
+    assert set(deep.trace_["stage"]) == {*climbs, "natural", "second"}
 
 
 def test_a_network_interrupted_in_its_first_climb_is_usable_and_resumes(
@@ -281,3 +281,27 @@ def test_a_network_of_own_functions_cannot_be_saved(curve, tmp_path):
     ).fit(*curve)
     with pytest.raises(nghvi.storage.StorageError, match="register"):
         fitted.save(tmp_path / "own.nghvi")
+
+
+def test_the_two_best_starts_are_mixed(deep, curve, tmp_path):
+    inference = deep.posterior_.inference
+    member = inference.pool.member
+    assert isinstance(inference.run.q, Mixture)
+    assert 0.4 < member.mean() < 0.6
+    # The centre is that of one start: the network is as it was drawn there, not an average of two.
+    first = inference.pool.theta[member == 0]
+    np.testing.assert_allclose(inference.q.centre, first.mean(axis=0), atol=1e-10)
+    deep.save(tmp_path / "deep.nghvi")
+    loaded = nghvi.load(tmp_path / "deep.nghvi")
+    np.testing.assert_array_equal(loaded.posterior_.inference.pool.member, member)
+    x = curve[0].iloc[:20]
+    apart = deep.start_distances(x)
+    assert apart.shape == (20,)
+    assert ((apart >= 0) & (apart <= 2)).all()
+    np.testing.assert_allclose(loaded.start_distances(x), apart)
+
+
+def test_one_start_is_not_mixed(curve):
+    one = nghvi.MixedRegressor("g", hidden=(4,), steps=600, n_starts=1).fit(*curve)
+    assert one.posterior_.inference.pool.member is None
+    assert one.start_distances(curve[0].iloc[:3]) is None
