@@ -196,7 +196,7 @@ def deep_recipe(
         rule = NaturalSteps(share * NATURAL_LENGTH, share * WIDENING, num_steps, hold)
         algorithm = HybridVI(IndependentDraws(1), score, ScaledGradient(unit, 1.0), rule)
         last = max(1, num_steps // 10)
-        return Stage(name, begin, algorithm, num_steps, CHUNK, last, anchored=True)
+        return Stage(name, begin, algorithm, num_steps, CHUNK, last, anchored=True, family=family)
 
     about, settled = {"starts": float(num_starts)}, Cause.OWN_FAMILY
     if isinstance(family, Factor):
@@ -292,7 +292,7 @@ def in_two(stage: Stage) -> tuple[Stage, Stage]:
     """Return the same steps, at least two, as two stages, to see what the last quarter did."""
     stage = stage._replace(num_steps=max(2, stage.num_steps))
     first = stage._replace(num_steps=stage.num_steps - max(1, stage.num_steps // 4))
-    return first, stage._replace(encore=False, continues=True)
+    return first, stage._replace(optional=False, encore=False, continues=True)
 
 
 def _height(climb: Fit) -> float:

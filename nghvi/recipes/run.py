@@ -7,18 +7,22 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from nghvi._core import evaluate, loop
 from nghvi._core.batches import Batches
 from nghvi._core.hosts import any_process
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit, Monitor, fit
-from nghvi._core.model import LatentModel, initial_theta
+from nghvi._core.model import LatentModel, MarginalModel, initial_theta, parameter_dimension
 from nghvi._core.variational import Start, Variational
+from nghvi._programs import Ahead
 from nghvi._typing import Data, Key
+from nghvi.families import Family
 from nghvi.recipes.verdict import Cause, Status, Verdict
 
 
@@ -61,6 +65,8 @@ class Stage(NamedTuple):
     """Whether the stage continues the steps of the one before, as if the two were one."""
     anchored: bool = False
     """Whether mini-batches are made to resemble all the data near the start of the stage."""
+    family: Family | None = None
+    """The family of what the stage starts from, if programs may be made ahead."""
 
 
 class Recipe(NamedTuple):
@@ -75,6 +81,20 @@ class Recipe(NamedTuple):
     """Turns the stages that have ended into what is returned, for example a projection."""
     promising: Callable[[LatentModel, Data, Variational], bool] = lambda model, data, q: True
     """Tells whether a result is worth optional stages."""
+
+    def make_ahead(self, ahead: Ahead, key: Key, model: LatentModel, data: Data) -> None:
+        """Begin to make the programs that a run is going to call, the first ones first."""
+        if not ahead.possible or isinstance(data, Batches):
+            return
+        numbers = jax.ShapeDtypeStruct((parameter_dimension(model, data),), float)
+        made: list[HybridVI] = []
+        for stage in self.stages:
+            if stage.family is not None and stage.algorithm not in made:
+                q = eqx.filter_eval_shape(stage.family.at, numbers, numbers)
+                loop.make_ahead(ahead, key, stage.algorithm, model, data, q, stage.chunk)
+                made.append(stage.algorithm)
+        if made and isinstance(model, MarginalModel):
+            evaluate.make_ahead(ahead, key, q, model, data, evaluate.side_by_side(model, data))
 
 
 class Position(NamedTuple):
@@ -166,15 +186,13 @@ def run(
         for index in range(at.stage, len(recipe.stages)):
             stage = recipe.stages[index]
             current = at.current if index == at.stage else None
-            if stage.continues:
-                left_out = left_out and current is None
-            elif stage.optional or stage.encore:
+            if stage.optional or stage.encore:
                 left_out = current is None and not (
                     recipe.promising(model, data, done[-1].fit.q)
                     and (not stage.encore or _may_be_better(judge(judge_key, model, data, done)))
                 )
             else:
-                left_out = False
+                left_out = left_out and stage.continues and current is None
             if left_out:
                 continue
             stage_key = jax.random.fold_in(key, index - stage.continues)
