@@ -26,9 +26,11 @@ import pathlib
 import pickle
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar, cast
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -46,6 +48,8 @@ MAPS = pathlib.Path("/proc/self/maps")
 MOST_MAPS = 8_000
 """Memory maps beyond which programs are released; a process then holds some 700 MB. Those on disk
 are soon loaded again."""
+MOST_THREADS = 3
+"""Most threads that make programs ahead; a fit has no more to make at once."""
 VERSIONED = ("jax", "jaxlib", "equinox", "optax", "numpy")
 """Packages whose version is part of the hash."""
 KNOWN = {"nghvi", "builtins", "functools", "operator", "collections", "types", *VERSIONED}
@@ -84,27 +88,32 @@ class _Program:
         functools.update_wrapper(self, function)
         self._function = function
         self._inner = eqx.filter_jit(function)
-        self._ready: dict[tuple, _Ready | None] = {}
+        self._ready: dict[tuple, Future[_Ready | None]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        holes = [... if eqx.is_array(leaf) else leaf for leaf in leaves]
-        arrays = [leaf for leaf, hole in zip(leaves, holes, strict=True) if hole is ...]
+        asked, template, arrays = _asked((args, kwargs))
         # Inside another program, or with several devices, only JAX knows what is to be done.
         if any(isinstance(leaf, jax.core.Tracer) for leaf in arrays):
             return self._inner(*args, **kwargs)
         if not _is_plain():
             return self._traced(*args, **kwargs)
-        shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays)
-        kinds = tuple(map(type, holes))  # since 1, 1.0 and True are equal
-        asked = (tree, tuple(holes), kinds, shapes, _settings())
-        if asked not in self._ready:
-            template = jax.tree.unflatten(tree, holes)
-            self._ready[asked] = self._made_or_found(template, shapes, arrays)
+        making = self._ready.get(asked)
+        if making is None or making.cancel() or making.exception() is not None:
+            made = self._made_or_found(template, asked[-2], arrays)
+            making = self._ready[asked] = Future()
+            making.set_result(made)
         _recent[self, asked] = None
         _recent.move_to_end((self, asked))
-        ready = self._ready[asked]
+        ready = making.result()
         return self._traced(*args, **kwargs) if ready is None else ready(arrays)
+
+    def make(self, maker: ThreadPoolExecutor, arguments: tuple) -> None:
+        """Let another thread make the program for these arguments, unless it is there."""
+        asked, template, arrays = _asked(arguments)
+        if asked not in self._ready:
+            _recent[self, asked] = None
+            made = maker.submit(self._made_or_found, template, asked[-2], arrays)
+            self._ready[asked] = made
 
     @functools.cached_property
     def _traced(self) -> Callable:
@@ -142,6 +151,51 @@ class _Program:
                 _write(_file(number, "compiled"), serialize_executable.serialize(compiled)[0])
         _write(traced, (number, form))
         return _Ready(compiled, form)
+
+
+def _asked(arguments: tuple) -> tuple[tuple, Any, list]:
+    """Return which program is asked for, the arguments without arrays, and the arrays.
+
+    Shapes may stand for arrays.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    holes = [... if isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x) else x for x in leaves]
+    arrays = [leaf for leaf, hole in zip(leaves, holes, strict=True) if hole is ...]
+    shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays)
+    kinds = tuple(map(type, holes))  # since 1, 1.0 and True are equal
+    return (tree, tuple(holes), kinds, shapes, _settings()), jax.tree.unflatten(tree, holes), arrays
+
+
+class Ahead:
+    """A block that makes programs in other threads before they are needed.
+
+    The first fit of a shape mostly waits for the compiler, on one core. What a fit will need later
+    is known before it needs it, but for the numbers: :meth:`make` takes shapes in their place.
+    """
+
+    def __init__(self) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        self._threads = min((cores or 1) - 1, MOST_THREADS)
+        self._maker: ThreadPoolExecutor | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is a core to do it, and a single device."""
+        return self._threads > 0 and _is_plain()
+
+    def __enter__(self) -> Self:
+        if self.possible:
+            self._maker = ThreadPoolExecutor(self._threads, "nghvi compiles")
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._maker is not None:
+            self._maker.shutdown(wait=False, cancel_futures=True)
+
+    def make(self, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Begin to make the program of a function for these arguments."""
+        if self._maker is not None:
+            cast(_Program, function).make(self._maker, (args, kwargs))
 
 
 class _Ready:
@@ -193,14 +247,33 @@ def _no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
+class _WithoutCache:
+    """A block in which JAX keeps nothing; several threads may be inside at once."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = getattr(jax.config, WORTH)
+                jax.config.update(WORTH, float("inf"))
+            self._inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                jax.config.update(WORTH, self._before)
+
+
+_without_cache = _WithoutCache()
+
+
 def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compile without JAX's own cache: a program that comes from there cannot be serialised."""
-    before = getattr(jax.config, WORTH)
-    jax.config.update(WORTH, float("inf"))
-    try:
+    with _without_cache:
         return lowered.compile(compiler_options=_options())
-    finally:
-        jax.config.update(WORTH, before)
 
 
 def _loaded(number: str, num_in: int, num_out: int) -> jax.stages.Compiled | None:

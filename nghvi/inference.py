@@ -19,9 +19,14 @@ from nghvi._core.evaluate import (
     side_by_side,
 )
 from nghvi._core.hosts import on_host, together
-from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
+from nghvi._core.model import (
+    DividedModel,
+    LatentModel,
+    MarginalModel,
+    unraveller,
+)
 from nghvi._core.variational import Variational
-from nghvi._programs import forget_programs_if_many, program
+from nghvi._programs import Ahead, forget_programs_if_many, program
 from nghvi._typing import Data, Key, Params
 from nghvi.data import LinearStatistics
 from nghvi.data.working_copy import StreamedRows
@@ -146,7 +151,8 @@ def infer(
     model = collapsed_if_possible(model, data, settings)
     divided, parts, settings, resume = _divide(model, data, settings, resume)
     plan = Plan.of(settings, divided, parts)
-    fitted, done = _fit(key, plan, divided, parts, progress, resume, keep)
+    with Ahead() as ahead:
+        fitted, done = _fit(key, plan, divided, parts, ahead, progress, resume, keep)
     final = _for_evaluation(key, plan, divided, fitted, parts, done.q)
     correct = settings.importance and not plan.explicit
     found = finish(key, final, parts, done, correct=correct, fitted=fitted)
@@ -193,6 +199,7 @@ def _fit(
     plan: Plan,
     model: LatentModel,
     data: Data,
+    ahead: Ahead,
     progress: Progress | None,
     resume: Position | None,
     keep: Keep | None,
@@ -226,6 +233,7 @@ def _fit(
                 keep(position._replace(refinements=refinements), ends)
 
         recipe = plan.recipe(key, model, example, begin)
+        recipe.make_ahead(ahead, key, model, data)
         done = run(recipe, key, model, data, progress, resume, record, settled, glance)
         if done.position is not None:
             # The returned model is already refined, unless the fit uses an approximation.

@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from unittest import mock
 
 import equinox as eqx
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import nghvi
 from nghvi import _compiled, _programs, interpret
 from nghvi._programs import program
 
@@ -36,6 +38,13 @@ def known(monkeypatch, tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def two_cores():
+    """Every worker of the suite has one core only."""
+    with mock.patch("os.sched_getaffinity", return_value={0, 1}, create=True):
+        yield
+
+
 def test_a_program_returns_what_the_function_returns_and_is_traced_once_per_shape(known):
     scaled = program(_scaled)
     for _ in range(2):
@@ -57,6 +66,55 @@ def test_a_compiler_that_does_not_know_our_options_takes_its_own(known, monkeypa
     _programs._options.cache_clear()
     np.testing.assert_array_equal(pair.value, [0, 2, 4, 6, 8])
     assert traced == ["a"]
+
+
+def test_a_program_made_ahead_from_shapes_is_the_one_that_is_called(known, two_cores):
+    scaled, number = program(_scaled), jax.ShapeDtypeStruct((3,), float)
+    with _programs.Ahead() as ahead:
+        ahead.make(scaled, Pair(number, "a"), 2.0)
+        pair, _ = scaled(Pair(jnp.arange(3.0), "a"), 2.0)
+    np.testing.assert_array_equal(pair.value, [0, 2, 4])
+    assert traced == ["a"]
+
+
+def test_what_fails_ahead_fails_where_it_is_called(known, two_cores):
+    def fails(x):
+        traced.append("fails")
+        raise ValueError("no such thing")
+
+    failing = program(fails)
+    with _programs.Ahead() as ahead:
+        ahead.make(failing, np.ones(2))
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no such thing"):
+                failing(np.ones(2))
+    assert len(traced) >= 2
+
+
+def test_a_fit_calls_every_program_that_it_made_ahead(panel, fitted, two_cores):
+    made, called, make, call = [], [], _programs._Program.make, _programs._Program.__call__
+
+    def making(self, maker, arguments):
+        made.append((self, _programs._asked(arguments)[0]))
+        make(self, maker, arguments)
+
+    def calling(self, *args, **kwargs):
+        called.append((self, _programs._asked((args, kwargs))[0]))
+        return call(self, *args, **kwargs)
+
+    watched = mock.patch.multiple(_programs._Program, make=making, __call__=calling)
+    X = panel[["g", "a", "b"]]
+    with watched:
+        again = nghvi.MixedRegressor("g", random=["intercept", "a"]).fit(X, panel["y"])
+    assert len(made) >= 4
+    assert all(each in called for each in made)
+    assert again.elbo_ == fitted.elbo_
+    assert again.summary().equals(fitted.summary())
+
+
+def test_nothing_is_made_ahead_on_a_single_core():
+    with mock.patch("os.sched_getaffinity", return_value={0}, create=True):
+        assert not _programs.Ahead().possible
 
 
 LAYOUTS = """

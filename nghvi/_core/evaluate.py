@@ -6,7 +6,7 @@ z is integrated out; all constants and Jacobians are included. (Dropping p(z | t
 p(z | theta, y) from the noisy ELBO, as the paper proposes, overstates it: they do not cancel.)
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from nghvi._core.draws import flat_normal
 from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._linalg.tree import map_in_parts
-from nghvi._programs import program
+from nghvi._programs import Ahead, program
 from nghvi._typing import Data, Key
 
 BATCH = 50
@@ -107,10 +107,7 @@ def log_targets(
         each = (_log_targets(model, p, at, one, batch or BATCH) for p in data.each())
         total = sum(np.asarray(values)[0] for values in each)
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
-    # If each evaluation fills the caches, rows go one by one: one program serves any number.
-    alone = model.one_by_one or batch == 1
-    size = 1 if alone else BATCH if len(theta) >= FEW else len(theta)
-    room = ROOM // size if alone or size == BATCH else 1
+    room, size = _layout(model, len(theta), batch)
     most = min(room, max(1, AT_ONCE // max(1, size * model.evaluation_size(data))))
     parts = -(-len(theta) // size)
     filled = np.resize(theta[:1], (parts + room, size, theta.shape[1]))
@@ -124,6 +121,24 @@ def log_targets(
     values = [of(start, min(most, parts - start)) for start in range(0, parts, most)]
     joined = np.concatenate(values).ravel()[: len(theta)]
     return np.where(np.isfinite(joined), joined, -np.inf)
+
+
+def _layout(model: MarginalModel, rows: int, batch: int | None) -> tuple[int, int]:
+    """Return for how many parts a call has room, and how many rows a part has."""
+    # If each evaluation fills the caches, rows go one by one: one program serves any number.
+    alone = model.one_by_one or batch == 1
+    size = 1 if alone else BATCH if rows >= FEW else rows
+    return ROOM // size if alone or size == BATCH else 1, size
+
+
+def make_ahead(
+    ahead: Ahead, key: Key, q: Variational, model: MarginalModel, data: Data, batch: int | None
+) -> None:
+    """Begin to make the programs of :func:`evaluate`, given only the shapes of ``q``."""
+    number = jax.device_put(np.asarray(0))
+    theta: Any = jax.ShapeDtypeStruct((*_layout(model, BATCH, batch), q.dim), float)
+    ahead.make(_draw_and_weigh, q, key, number, number)
+    ahead.make(_log_targets, model, data, theta, number, batch or BATCH)
 
 
 @program

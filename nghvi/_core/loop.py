@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Generic, NamedTuple, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,7 @@ from nghvi._core.hosts import beside
 from nghvi._core.hybrid import HybridVI, Info, State
 from nghvi._core.model import LatentModel
 from nghvi._core.variational import Variational
-from nghvi._programs import program
+from nghvi._programs import Ahead, program
 from nghvi._typing import Data, Key
 
 Q = TypeVar("Q", bound=Variational)
@@ -90,9 +91,9 @@ def fit(
         key_init = jax.random.fold_in(key, num_steps)
         first = data.example if batched else data
         state, tail = _init(algorithm, key_init, model, first, beside(q, data))
-        resume = Fit(state, tail, jnp.zeros((), int), 0, None, False)
+        resume = Fit(state, tail, _integer(0), 0, None, False)
     current = beside(resume._replace(stopped=False), data)
-    window = jnp.asarray(num_steps - average_last)
+    window = _integer(num_steps - average_last)
     if batched:
         chunk = min(chunk, data.at_once)
     parts = data.chunks(current.step, num_steps, chunk) if batched else _same(data)
@@ -105,8 +106,8 @@ def fit(
                 next(parts),
                 key,
                 (current.state, current.tail, current.tail_count),
-                jnp.asarray(current.step),
-                jnp.asarray(length),
+                _integer(current.step),
+                _integer(length),
                 window,
                 chunk,
                 batched,
@@ -116,6 +117,21 @@ def fit(
             current = Fit(state, tail, tail_count, step, trace, monitor(step, trace, state.q))
             keep(current)
     return current
+
+
+def make_ahead(
+    ahead: Ahead, key: Key, algorithm: HybridVI, model: LatentModel, data: Data, q: Q, chunk: int
+) -> None:
+    """Begin to make the programs of :func:`fit`, given only the shapes of ``q``."""
+    state = eqx.filter_eval_shape(algorithm.init, key, model, data, q)
+    zero = _integer(0)
+    carry = (state, q, zero)
+    ahead.make(_run_chunk, algorithm, model, data, key, carry, zero, zero, zero, chunk, False)
+    ahead.make(_init, algorithm, key, model, data, q)
+
+
+def _integer(value: int) -> Array:
+    return jax.device_put(np.asarray(value))
 
 
 def _same(data: Data) -> Generator[Data]:

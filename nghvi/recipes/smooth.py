@@ -40,7 +40,7 @@ from nghvi._core.step_rules import Adam, ScaleState, robbins_monro, robbins_monr
 from nghvi._core.variational import Start, Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key
-from nghvi.families import CholeskyGaussian, Family
+from nghvi.families import CholeskyGaussian, Family, Full
 from nghvi.recipes.deep import in_two, judge_settling
 from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, Stop, carry_on, first_theta
 from nghvi.recipes.settings import Settings
@@ -98,10 +98,12 @@ def smooth_recipe(
         # Steps from ``begin_at`` are near the result and expensive, so averaging gains little.
         stop = stop_rule(HOLD, CHUNK, 0.01 if begin_at is None else 0.02)
         begin = _from_mode(settings.begin, costly) if begin_at is None else _from(begin_at)
-        stages.append(Stage("natural gradient", begin, algorithm, 200, CHUNK, 0, stop))
+        first = Stage("natural gradient", begin, algorithm, 200, CHUNK, 0, stop, family=Full())
+        stages.append(first)
         if costly and isinstance(score, Integrated):
             algorithm, chunk = natural_gradient(score, robbins_monro(HOLD), batch), 1
-            stages.append(Stage("exact integrals", carry_on, algorithm, 20, chunk, 0, _reached))
+            exact = Stage("exact integrals", carry_on, algorithm, 20, chunk, 0, _reached)
+            stages.append(exact._replace(family=Full()))
     else:
         algorithm = natural_gradient(score, robbins_monro(APPROACH), batch)
         stages.append(
