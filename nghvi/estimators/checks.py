@@ -73,8 +73,7 @@ def leave_one_out(
     """Estimate the log density of every row given all others, on the scale of the data."""
     from nghvi.posterior.arviz import psis_loo
 
-    theta, effects = posterior.joint(draws, seed)
-    return psis_loo(pointwise.raw_log_likelihood(posterior, theta, effects, rows))
+    return psis_loo(pointwise.raw_densities(posterior, rows, draws, seed))
 
 
 def checked_rows(
@@ -108,9 +107,9 @@ def checked_rows(
 
 
 def _without_themselves(posterior: MixedPosterior, request: Request, values: np.ndarray) -> LeftOut:
-    theta, effects = posterior.joint(request.draws, request.seed)
     observed = pointwise.Observed(request.x, request.codes, values)
-    return leave_out(pointwise.by_rows(posterior, pointwise.judged, theta, effects, observed))
+    drawn = request.draws, request.seed
+    return leave_out(pointwise.left_out(posterior, pointwise.judged, observed, *drawn))
 
 
 def _as_they_are(posterior: MixedPosterior, request: Request, values: np.ndarray) -> LeftOut:

@@ -7,6 +7,14 @@ The prediction of row i from all other rows is a weighted average over the draws
 1 / p(y_i | draw), the largest of them smoothed (PSIS). k-hat is the Pareto shape of the weights:
 where it is large, the row is so influential that the draws of the whole fit cannot tell what a fit
 without it would say.
+
+If y_i is Gaussian with noise variance v, its predictor given theta and all rows is N(m, s), with
+the effects integrated out, and what the row itself said can be taken back exactly::
+
+    eta_i | theta, y without y_i  ~  N((v m - s y_i) / (v - s),  v s / (v - s))
+
+The average is then over theta only, with weights 1 / p(y_i | theta, y without y_i), which hardly
+differ, even where a group has a single row.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +29,7 @@ from nghvi._core.response import Response
 from nghvi._programs import program
 from nghvi._typing import Data, Key
 from nghvi.data.blocks import padded
+from nghvi.data.working_copy import StreamedRows
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
@@ -28,6 +37,9 @@ from nghvi.recipes.importance import pareto_smoothed
 
 NUMBERS_AT_ONCE = 2e7
 """How many numbers, draws times rows, are in memory at a time."""
+NUMBERS_AT_ALL, FEWEST = 1e8, 400
+"""Numbers, draws times rows or effects, beyond which leaving rows out takes fewer draws, and how
+many it takes at least."""
 
 
 class Observed(NamedTuple):
@@ -46,12 +58,41 @@ class Observed(NamedTuple):
             yield Observed(*(part[kept] for part in self)), min(size, len(self.y) - start)
 
 
-Value = Callable[[Response, Key, Array, Array, Array], Any]
-"""A function of (response, key, y, eta, dispersion) that computes something for every row."""
+class Known(NamedTuple):
+    """What one draw tells of the predictors: normal distributions given all rows, and without
+    each row itself. If effects were drawn, both are points."""
+
+    location: Any
+    variance: Any
+    location_without: Any
+    variance_without: Any
+
+    @staticmethod
+    def points(eta: Array) -> "Known":
+        """Return the same for predictors that were drawn."""
+        return Known(eta, jnp.zeros_like(eta), eta, jnp.zeros_like(eta))
+
+    @staticmethod
+    def normal(y: Array, location: Array, variance: Array, noise: Array) -> "Known":
+        """Take back what every row said about its own predictor, with noise of this variance."""
+        left = noise - variance
+        without = (noise * location - variance * y) / left, noise * variance / left
+        return Known(location, variance, *without)
+
+
+Value = Callable[[Response, Key, Array, Known, Array], Any]
+"""A function of (response, key, y, predictors, dispersion) that computes something by row."""
+
+
+class Densities(NamedTuple):
+    """Log densities of the responses given one draw and all rows, and without each row itself."""
+
+    given_all: Any
+    without: Any
 
 
 class Given(NamedTuple):
-    """What the model says about a response given one draw of parameters and effects."""
+    """What the model says about a response given one draw and, if possible, without the row."""
 
     log_density: Any
     mean: Any
@@ -62,21 +103,80 @@ class Given(NamedTuple):
     """P(Y <= y)."""
 
 
-def log_likelihood(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Array:
-    """Return the log density of y."""
-    return response.log_prob(y, eta, dispersion)
+def log_likelihood(
+    response: Response, key: Key, y: Array, known: Known, dispersion: Array
+) -> Array:
+    """Return the log density of y at drawn predictors."""
+    return response.log_prob(y, known.location, dispersion)
 
 
-def judged(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Given:
-    """Return log density, moments and distribution function at y."""
-    known = (eta, jnp.zeros_like(eta), dispersion)
-    around = response.around(y, *known)
-    return Given(response.log_prob(y, eta, dispersion), *response.moments(*known), *around)
+def densities(response: Response, key: Key, y: Array, known: Known, dispersion: Array) -> Densities:
+    """Return the log density of y, given all rows and without each row itself."""
+    location, variance, *without = known
+    return Densities(
+        response.log_predictive(y, location, variance, dispersion),
+        response.log_predictive(y, *without, dispersion),
+    )
 
 
-def replicate(response: Response, key: Key, y: Array, eta: Array, dispersion: Array) -> Array:
+def judged(response: Response, key: Key, y: Array, known: Known, dispersion: Array) -> Given:
+    """Return log density, moments and distribution function at y, without each row itself."""
+    *_, location, variance = known
+    around = response.around(y, location, variance, dispersion)
+    density = response.log_predictive(y, location, variance, dispersion)
+    return Given(density, *response.moments(location, variance, dispersion), *around)
+
+
+def replicate(response: Response, key: Key, y: Array, known: Known, dispersion: Array) -> Array:
     """Draw another response in place of y."""
-    return response.sample(key, eta, dispersion)
+    return response.sample(key, known.location, dispersion)
+
+
+def left_out(
+    posterior: MixedPosterior, value: Value, observed: Observed, draws: int, seed: int
+) -> Iterator[Any]:
+    """Yield ``value`` of every draw and row, one piece of rows at a time.
+
+    Effects are integrated out if they are normal given theta, and drawn otherwise. Large tables get
+    fewer draws, at least ``FEWEST``.
+    """
+    effects, parts = effects_of(posterior.model), posterior.parts
+    in_tables = np.dot(effects.num_known(parts), effects.sizes)
+    draws = min(draws, max(FEWEST, int(NUMBERS_AT_ALL // max(len(observed.y), in_tables, 1))))
+    on_disk = isinstance(posterior.data, StreamedRows)
+    if on_disk or not (posterior.model.num_effects and effects.are_integrated(parts[0])):
+        yield from by_rows(posterior, value, *posterior.joint(draws, seed), observed)
+        return
+    theta = posterior.inference.pool.resample(draws, np.random.default_rng(seed))
+    size = max(1, int(NUMBERS_AT_ONCE // draws))
+    fixed = value, posterior.model, posterior.parts, jax.random.key(seed), jnp.asarray(theta)
+    for piece, number in observed.pieces(size):
+        found = _left_out(*fixed, Observed(*map(jnp.asarray, piece)))
+        yield jax.tree.map(lambda each, number=number: np.asarray(each)[:, :number], found)
+
+
+@program
+def _left_out(
+    value: Value,
+    model: MixedModel,
+    parts: tuple[Data, ...],
+    key: Key,
+    theta: Float[Array, "s m"],
+    rows: Observed,
+) -> Any:
+    effects, response = effects_of(model), model.response_at(rows.x)
+
+    def one(theta: Array) -> Any:
+        params = params_at(model, parts[0], theta)
+        h, dispersion = model.features(params, rows.x), model.dispersion(params)
+        draw = key, params, jnp.zeros(())
+        mean, variance = effects.predictor(draw, model.design(h), rows.codes, parts)
+        location = h @ model.all_coef(params) + mean
+        noise = response.moments(location, jnp.zeros_like(location), dispersion)[1]
+        known = Known.normal(rows.y, location, variance, noise)
+        return value(response, key, rows.y, known, dispersion)
+
+    return jax.lax.map(one, theta)
 
 
 def by_rows(
@@ -105,10 +205,27 @@ def raw_log_likelihood(
     seed: int = 0,
 ) -> Iterator[np.ndarray]:
     """Yield the log likelihood of every draw and row, raw scale, one piece of rows at a time."""
-    units = posterior.log_units(observed.x, observed.y)
-    for piece in by_rows(posterior, log_likelihood, theta, effects, observed, seed):
-        yield piece - units[: piece.shape[1]]
-        units = units[piece.shape[1] :]
+    pieces = by_rows(posterior, log_likelihood, theta, effects, observed, seed)
+    return _on_raw_scale(posterior, observed, pieces)
+
+
+def raw_densities(
+    posterior: MixedPosterior, observed: Observed, draws: int, seed: int
+) -> Iterator[Densities]:
+    """Yield what leave-one-out needs of every draw and row, raw scale, a piece at a time."""
+    pieces = left_out(posterior, densities, observed, draws, seed)
+    return _on_raw_scale(posterior, observed, pieces)
+
+
+def _on_raw_scale(
+    posterior: MixedPosterior, observed: Observed, pieces: Iterator[Any]
+) -> Iterator[Any]:
+    units, start = posterior.log_units(observed.x, observed.y), 0
+    for piece in pieces:
+        stop = start + jax.tree.leaves(piece)[0].shape[1]
+        own = units[start:stop]
+        yield jax.tree.map(lambda each, own=own: each - own, piece)
+        start = stop
 
 
 @program
@@ -126,7 +243,8 @@ def _by_rows(
         eta = h @ model.all_coef(params)
         if model.num_effects:
             eta = eta + effects_of(model).at_rows(model.design(h), draw[2], rows.codes)
-        return value(model.response_at(rows.x), draw[0], rows.y, eta, model.dispersion(params))
+        response, known = model.response_at(rows.x), Known.points(eta)
+        return value(response, draw[0], rows.y, known, model.dispersion(params))
 
     return jax.lax.map(one, (jax.random.split(key, len(draws[0])), *draws))
 

@@ -31,7 +31,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import gammaincinv, gammaln, logsumexp, ndtri, softmax
+from scipy.special import gammaincinv, gammaln, ndtri, softmax
 
 from nghvi._core.evaluate import Evaluation, log_mean_exp, log_targets
 from nghvi._core.model import MarginalModel
@@ -254,8 +254,10 @@ def pareto_smoothed(
     size = int(3 * draws**0.5 if draws > 225 else draws / 5)
     if size < TAIL:
         raise ValueError(f"{draws} draws have no tail to smooth; give at least {5 * TAIL}.")
-    order = np.argsort(log_weight, axis=-1)[..., -size - 1 :]
+    order = np.argpartition(log_weight, -size - 1, axis=-1)[..., -size - 1 :]
     tail = np.take_along_axis(log_weight, order, axis=-1)
+    order = np.take_along_axis(order, np.argsort(tail, axis=-1), axis=-1)
+    tail = np.sort(tail, axis=-1)
     largest = np.exp(tail)
     cutoff, above = largest[..., :1], largest[..., 1:] - largest[..., :1]
     with np.errstate(all="ignore"):
@@ -267,7 +269,7 @@ def pareto_smoothed(
     fitted = np.isfinite(smoothed).all(axis=-1) & ~equal
     smoothed = np.where(fitted[..., None], smoothed, tail[..., 1:])
     np.put_along_axis(log_weight, order[..., 1:], smoothed, axis=-1)
-    log_weight -= logsumexp(log_weight, axis=-1, keepdims=True)
+    log_weight -= np.log(np.sum(np.exp(log_weight), axis=-1, keepdims=True))
     return log_weight, np.where(equal, 0.0, np.where(fitted, shape[..., 0], np.inf))
 
 

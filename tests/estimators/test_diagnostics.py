@@ -68,16 +68,16 @@ def tiny_fit(tiny):
 
 
 def test_leave_one_out_is_that_of_refits(tiny, tiny_fit):
-    """Over eight seeds the sum was off by 0.05 +- 0.06, a row by up to 0.06; 5 sds are allowed."""
+    """Over eight seeds the sum was off by 0.02 +- 0.04, a row by up to 0.05; 5 sds are allowed."""
     exact = exact_loo(*tiny)
-    found = tiny_fit.loo(*tiny, draws=8000)
-    assert found.elpd == pytest.approx(exact.elpd.sum(), abs=0.4)
-    np.testing.assert_allclose(found.elpd_i, exact.elpd, atol=0.2)
+    found = tiny_fit.loo(*tiny, draws=2000)
+    assert found.elpd == pytest.approx(exact.elpd.sum(), abs=0.2)
+    np.testing.assert_allclose(found.elpd_i, exact.elpd, atol=0.1)
     assert found.se == pytest.approx(np.sqrt(24 * exact.elpd.var()), rel=0.1)
     in_sample = tiny_fit.log_densities(*tiny, draws=2000)
-    assert found.p == pytest.approx(in_sample.sum() - exact.elpd.sum(), abs=0.4)
-    checked = tiny_fit.check_rows(*tiny, draws=8000)
-    np.testing.assert_allclose(checked["predicted"], exact.mean, atol=0.2)
+    assert found.p == pytest.approx(in_sample.sum() - exact.elpd.sum(), abs=0.3)
+    checked = tiny_fit.check_rows(*tiny, draws=2000)
+    np.testing.assert_allclose(checked["predicted"], exact.mean, atol=0.1)
     np.testing.assert_allclose(checked["pit"], exact.cdf, atol=0.02)
 
 
@@ -160,15 +160,15 @@ def test_fingerprints_add_up_and_ignore_the_order():
 
 
 def test_some_rows_at_random_are_rows_of_all(tiny, tiny_fit):
-    few, everything = (tiny_fit.check_rows(*tiny, draws=8000, most=most) for most in (7, None))
+    few, everything = (tiny_fit.check_rows(*tiny, draws=2000, most=most) for most in (7, None))
     assert len(few) == 7
     pd.testing.assert_frame_equal(few, everything.loc[few.index])
 
 
 def test_pieces_make_no_difference(tiny, tiny_fit, monkeypatch):
-    whole = tiny_fit.loo(*tiny, draws=8000)
-    monkeypatch.setattr(pointwise, "NUMBERS_AT_ONCE", 7 * 8000)
-    np.testing.assert_allclose(tiny_fit.loo(*tiny, draws=8000).elpd_i, whole.elpd_i)
+    whole = tiny_fit.loo(*tiny, draws=2000)
+    monkeypatch.setattr(pointwise, "NUMBERS_AT_ONCE", 7 * 2000)
+    np.testing.assert_allclose(tiny_fit.loo(*tiny, draws=2000).elpd_i, whole.elpd_i)
 
 
 def test_classes_have_uniform_transforms(fitted_binary, binary_panel):
@@ -206,10 +206,15 @@ def test_compare_finds_the_slope_that_is_there(fitted, intercepts, panel):
     assert same["reading"].iloc[1].startswith("as good as the best")
 
 
+def alone(log_density):
+    """Return densities of draws that have seen all rows."""
+    return pointwise.Densities(log_density, log_density)
+
+
 def test_comparisons_that_make_no_sense_are_refused(fitted, panel):
     X, y = panel[COLUMNS], panel["y"]
     loo = fitted.loo(X, y, draws=100)
-    shorter = psis_loo([np.random.default_rng(0).normal(size=(100, 5))])
+    shorter = psis_loo([alone(np.random.default_rng(0).normal(size=(100, 5)))])
     for call, said in (
         (lambda: nghvi.compare({}), "one fitted model"),
         (lambda: nghvi.compare({"a": fitted}), "need X and y"),
@@ -228,15 +233,15 @@ def test_influential_rows_are_pointed_at():
     """Likelihoods u^2 of a uniform u make weights whose Pareto shape is 2."""
     rng = np.random.default_rng(1)
     well_behaved, wild = rng.normal(-1, 0.1, (2000, 4)), 2 * np.log(rng.random((2000, 1)))
-    found = psis_loo([well_behaved, wild])
+    found = psis_loo([alone(well_behaved), alone(wild)])
     assert found.num_unreliable == 1
     assert "1 of 5 rows" in found.meaning
     assert found.meaning in str(found)
-    assert "is reliable" in psis_loo([well_behaved]).meaning
-    astray = psis_loo([1e6 * wild])
+    assert "is reliable" in psis_loo([alone(well_behaved)]).meaning
+    astray = psis_loo([alone(1e6 * wild)])
     assert astray.num_unreliable == 1
     assert np.isfinite(astray.elpd)
-    constant = psis_loo([np.full((200, 3), -0.5)])
+    constant = psis_loo([alone(np.full((200, 3), -0.5))])
     assert constant.elpd == pytest.approx(-1.5)
     assert constant.num_unreliable == 0
 
@@ -290,12 +295,13 @@ def test_classes_have_trees_too(fitted_binary, binary_panel):
 
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
-def test_arviz_stats_reads_the_tree(fitted, panel, tree):
-    """Runs only if the xarray interface is installed."""
+def test_arviz_stats_reads_the_tree(fitted_binary, binary_panel):
+    """Runs only if the xarray interface is installed. Effects are drawn by both."""
     pytest.importorskip("xarray_einstats")
     from arviz_stats import loo
 
-    own = fitted.loo(panel[COLUMNS], panel["y"], draws=1000)
+    rows = binary_panel[COLUMNS], binary_panel["y"]
+    own, tree = fitted_binary.loo(*rows, draws=1000), fitted_binary.to_arviz(1000, *rows)
     theirs = loo(tree, reff=1.0, pointwise=True)
     assert own.elpd == pytest.approx(theirs.elpd)
     np.testing.assert_allclose(own.pareto_k, theirs.pareto_k)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
 import nghvi
 from nghvi import interpret, plots
@@ -13,8 +14,10 @@ from nghvi._programs import forget_programs
 from nghvi.cli import main
 from nghvi.data import elimination
 from nghvi.estimators.grouping import Term, check_design
+from nghvi.posterior import pointwise
 
 FORMULA = "y ~ x + (1 + x | firm) + (1 | month)"
+FACTORS = ("firm", "month")
 
 
 def panel(seed=0):
@@ -74,6 +77,26 @@ def dense_prediction(estimator, rows, new, draws=200):
         means.append(fixed[n:] + gain.T @ (rows["y"].to_numpy() - fixed[:n]))
         squares.append(np.diagonal(total[n:, n:] - total[n:, :n] @ gain) + noise)
     return np.mean(means, 0), np.sqrt(np.mean(squares, 0) + np.var(means, 0))
+
+
+def test_rows_are_left_out_exactly_given_every_draw(fitted, rows):
+    """Dense algebra: with K the inverse covariance of y, row i is N(y_i - (K r)_i / K_ii, 1 / K_ii)
+    given all others."""
+    draws = 100
+    drawn, z = fitted.posterior_draws(draws, 3), np.column_stack([np.ones(len(rows)), rows["x"]])
+    same = {name: rows[name].to_numpy()[:, None] == rows[name].to_numpy() for name in FACTORS}
+    y, expected = rows["y"].to_numpy(), []
+    for s in range(draws):
+        total = drawn["noise_var"][s] * np.eye(len(y))
+        total += same["firm"] * (z @ drawn["effects_cov[firm]"][s] @ z.T)
+        total += same["month"] * drawn["effects_cov[month]"][s, 0, 0]
+        inverse = np.linalg.inv(total)
+        precision, solved = np.diagonal(inverse), inverse @ (y - z @ drawn["coef"][s])
+        expected.append(norm.logpdf(solved / precision, scale=precision**-0.5))
+    observed = fitted._rows_of_the_fit(rows, rows["y"])
+    (found,) = pointwise.raw_densities(fitted.posterior_, observed, draws, 3)
+    np.testing.assert_allclose(found.without, expected, rtol=1e-8)
+    assert fitted.loo(rows, rows["y"]).num_unreliable == 0
 
 
 def test_predictions_of_known_and_new_levels_are_those_of_all_rows(fitted, rows):
