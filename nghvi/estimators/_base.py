@@ -315,10 +315,9 @@ class MixedEstimator(Estimator):
 
         ``X`` and ``y`` are all rows of the fit. One row is left out at a time, not a group: it is
         predicted with effects that the other rows of its group determine. To see how well new
-        groups are predicted, score held-out groups instead. With a Gaussian response what a row
-        itself said is taken back exactly given every draw, so that even groups of a single row
-        can be judged. ``draws`` and ``seed`` are those of the posterior draws; tables of more
-        than 50,000 rows get fewer, at least 400.
+        groups are predicted, score held-out groups instead. With a Gaussian response what the row
+        itself said is taken back exactly given every draw. ``draws`` and ``seed`` are those of the
+        posterior draws; tables of more than 50,000 rows get fewer, at least 400.
 
         The result is that of arviz-stats (``elpd``, ``se``, ``p``, ``elpd_i``, ``pareto_k``);
         printed, it says whether it is reliable.
