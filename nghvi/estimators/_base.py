@@ -313,14 +313,13 @@ class MixedEstimator(Estimator):
     def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> "Loo":
         """Return leave-one-out cross-validation of the rows of the fit, without refitting (PSIS).
 
-        ``X`` and ``y`` are all rows of the fit. One row is left out at a time, not a group: it is
-        predicted with effects that the other rows of its group determine. To see how well new
-        groups are predicted, score held-out groups instead. With a Gaussian response what the row
-        itself said is taken back exactly given every draw. ``draws`` and ``seed`` are those of the
-        posterior draws; tables of more than 50,000 rows get fewer, at least 400.
+        ``X`` and ``y`` are all rows of the fit. One row is left out at a time, not a group: to see
+        how well new groups are predicted, score held-out groups instead. With a Gaussian response
+        what the row itself said is taken back exactly given every draw. ``draws`` and ``seed`` are
+        those of the posterior draws; tables of more than 50,000 rows get fewer, at least 400.
 
-        The result is that of arviz-stats (``elpd``, ``se``, ``p``, ``elpd_i``, ``pareto_k``);
-        printed, it says whether it is reliable.
+        The result is that of arviz-stats (``elpd``, ``se``, ``p``, ``elpd_i``, ``pareto_k``), and
+        says in print whether it is reliable.
         """
         choices.check_counts(optional=False, draws=draws)
         checks.check_tail(draws)
