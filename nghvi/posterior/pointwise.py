@@ -112,10 +112,10 @@ def log_likelihood(
 
 def densities(response: Response, key: Key, y: Array, known: Known, dispersion: Array) -> Densities:
     """Return the log density of y, given all rows and without each row itself."""
-    location, variance, *without = known
+    location, variance, at, spread = known
     return Densities(
         response.log_predictive(y, location, variance, dispersion),
-        response.log_predictive(y, *without, dispersion),
+        response.log_predictive(y, at, spread, dispersion),
     )
 
 
