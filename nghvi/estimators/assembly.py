@@ -200,7 +200,9 @@ def _model_and_data(
     own_network = spec.deep and ours and not in_pieces
     gibbs = not response.conjugate and not counted and (by_rule or own_network)
     model = structure.model(response, sweeps if gibbs else None)
-    row_by_row = batch_groups is not None or not ours or settings.latents == "sample"
+    # Rules run a network on repeated inputs once; linear models start them from the rows.
+    merged = ours or (by_rule and spec.deep)
+    row_by_row = batch_groups is not None or not merged or settings.latents == "sample"
     data: Data = rows
     if isinstance(rows, StreamedRows):
         data = rows.sums(model.random) if sums_suffice else rows

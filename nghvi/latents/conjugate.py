@@ -4,6 +4,7 @@ With moments G_k = Z_k'Z_k, c_k = Z_k'e_k, noise variance v and Omega^-1 = L L':
 
     Q_k = L L' + G_k / v,     b_k = c_k / v,     alpha_k | y ~ N(Q_k^-1 b_k, Q_k^-1)
     log p(y) = -n/2 log(2 pi v) - e'e / (2 v) + K log|L| + sum_k [ b_k'Q_k^-1 b_k - log|Q_k| ] / 2
+    log p(y | alpha) = -n/2 log(2 pi v) - [ e'e - sum_k (2 c_k - G_k alpha_k)'alpha_k ] / (2 v)
 
 Q_k is factorised in units of the effects' conditional sds under the prior, d_j = 1 / |row j of L|:
 otherwise an effect whose sd is nearly zero would cost the others all their digits.
@@ -62,6 +63,13 @@ def log_marginal(
     log_det = jnp.sum(jnp.log(unit * jnp.diagonal(precision_factor)))
     effects = small.log_evidence(precision, moments.cross * (unit / noise_var)[:, None])
     return fixed + moments.gram.shape[-1] * log_det + effects
+
+
+def log_likelihood(moments: Moments, effects: Float[Array, "k r"], noise_var: Scalar) -> Scalar:
+    """Return log p(y | theta, alpha)."""
+    explained = 2 * moments.cross - jnp.einsum("ijk,kj->ik", moments.gram, effects)
+    square = moments.square - jnp.sum(explained.T * effects)
+    return -0.5 * (moments.num_rows * jnp.log(2 * jnp.pi * noise_var) + square / noise_var)
 
 
 def sample(key: Key, conditional: Conditional) -> Float[Array, "k r"]:

@@ -184,13 +184,12 @@ class MixedModel(MarginalModel):
         # A network climbs with effects at rest (log_at_rest), and then needs only small ones.
         small = not (self.response.conjugate or self.trunk.linear)
         variances = jnp.clip((0.01 if small else 0.2) * unit, 1e-8, 1e8)
-        if self.start is not None:
-            known = self.start.coef.size
+        if (start := self.start) is not None:
+            known = start.coef.size
             others = 0.3 * jax.random.normal(jax.random.fold_in(key, 1), (q - known,))
-            coef = jnp.concatenate([self.start.coef, others])
-            dispersion = jnp.log(self.start.noise)[None]
-            is_intercept = np.array(self.random) == 0
-            variances = jnp.where(is_intercept, self.start.between, 0.02 * self.start.noise)
+            coef = jnp.concatenate([start.coef, others])
+            dispersion = jnp.log(start.noise)[None]
+            variances = jnp.where(np.array(self.random) == 0, start.between, 0.02 * start.noise)
         effects = self.effects_from_free(self.effects_prior.start(variances))
         return MixedParams(weights, coef, dispersion, effects, jnp.zeros(self._num_scales(weights)))
 
@@ -317,8 +316,7 @@ class MixedModel(MarginalModel):
     def conditional(self, params: MixedParams, data: GroupedData) -> conjugate.Conditional:
         """Return the exact conditional of the effects under a Gaussian response."""
         moments, lower = self._moments(params, data), self.precision_factor(params)
-        noise_var = jnp.exp(params.dispersion[0])
-        return conjugate.condition(moments.gram, moments.cross, noise_var, lower)
+        return conjugate.condition(*moments[:2], jnp.exp(params.dispersion[0]), lower)
 
     def _in_plain_coordinates(
         self, params: MixedParams
@@ -348,15 +346,18 @@ class MixedModel(MarginalModel):
         return fit + self.log_prior(params)
 
     def log_joint(self, params: MixedParams, latents: Effects, data: GroupedData) -> Scalar:
-        h = data.features(lambda x: self.features(params, x))
-        eta = h @ self.all_coef(params) + jnp.sum(self.design(h) * data.expand(latents), axis=1)
-        fit = log_likelihood(self.response_of(data), self.dispersion(params), data, eta)
+        if isinstance(data, Panel):
+            moments, noise_var = self._moments(params, data), jnp.exp(params.dispersion[0])
+            fit = conjugate.log_likelihood(moments, latents, noise_var)
+        else:
+            h = data.features(lambda x: self.features(params, x))
+            eta = h @ self.all_coef(params) + jnp.sum(self.design(h) * data.expand(latents), axis=1)
+            fit = log_likelihood(self.response_of(data), self.dispersion(params), data, eta)
         lower = self.precision_factor(params)
         log_det = jnp.sum(jnp.log(jnp.diagonal(lower)))
         constant = log_det - 0.5 * self.num_effects * jnp.log(2 * jnp.pi)
         squares = data.over_groups(jnp.sum((latents @ lower) ** 2, axis=1))
-        effects = data.num_present * constant - 0.5 * squares
-        return fit + effects + self.log_prior(params)
+        return fit + (data.num_present * constant - 0.5 * squares) + self.log_prior(params)
 
     def log_joint_moving(
         self, params: MixedParams, anchor: MixedParams, latents: Effects, data: GroupedData
@@ -411,12 +412,11 @@ class MixedModel(MarginalModel):
 
     def draw_effects(self, key: Key, params: MixedParams, data: GroupedData) -> Effects:
         """Return a draw of the effects that does not depend on an earlier one."""
-        lower = self.precision_factor(params)
         if self.num_effects == 0:
             return jnp.zeros((data.num_groups, 0))
         if self.response.conjugate:
             return conjugate.sample(key, self.conditional(params, data))
-        problem = self.row_problem(params, data)
+        lower, problem = self.precision_factor(params), self.row_problem(params, data)
         proposal = drawn.make_proposal(problem, self._proposal_nodes)
         # Laplace's moments are less accurate than quadrature's, so it takes more moves.
         moves = MOVES if self._proposal_nodes > 1 else 5 * MOVES

@@ -184,6 +184,15 @@ def test_collapsed_rows_give_identical_values_and_gradients(response, form):
     (left, slope), (right, other) = value(params, rows), value(params, small)
     np.testing.assert_allclose(left, right, rtol=1e-11)
     np.testing.assert_allclose(ravel_pytree(slope)[0], ravel_pytree(other)[0], rtol=1e-8, atol=1e-9)
+    drawn = np.random.default_rng(3).normal(size=(rows.num_groups, 2))
+    joint = eqx.filter_jit(
+        lambda p, d, z: jax.value_and_grad(lambda q: model.log_joint(q, z, d))(p)
+    )
+    (left, slope), (right, other) = (
+        joint(params, data, drawn[np.argsort(data.original_order)]) for data in (rows, small)
+    )
+    np.testing.assert_allclose(left, right, rtol=1e-11)
+    np.testing.assert_allclose(ravel_pytree(slope)[0], ravel_pytree(other)[0], rtol=1e-8, atol=1e-9)
     moments = eqx.filter_jit(lambda p, d: model.effect_moments(KEY, p, d)[0])
     for data in (rows, small):
         ordered = data.in_original_order(moments(params, data))
