@@ -25,6 +25,8 @@ STEPS = {"sg-hvi 10000": 10_000}
 """3,000 for every other method."""
 METHODS_2A = ("davi-published", "davi", "sg-hvi", "ng-hvi", "sg-hvi 10000", OURS)
 METHODS_2B = ("sg-hvi", "ng-hvi", "sg-hvi 10000", OURS)
+PRINCIPAL = ("davi-published", "sg-hvi", "ng-hvi", OURS)
+"""Methods of 2(a) with the paper's number of data sets; the others have 20."""
 LINEAR: dict[str, dict[str, Any]] = {
     "random coefficients": {"random": "all"},
     "random intercept": {"random": "intercept"},
@@ -125,8 +127,9 @@ STUDY_2A = Study(
     "Gaussian network [5, 5]",
     lambda options: [
         {"method": method, "seed": seed}
-        for seed in options.seeds(20)
+        for seed in options.seeds(100)
         for method in (*METHODS_2A, *LINEAR)
+        if method in PRINCIPAL or seed in options.seeds(20)
     ],
     lambda cell, options: run(
         cell, problems.example2a(cell["seed"], options.groups()), SMALL, options
@@ -139,7 +142,7 @@ STUDY_2B = Study(
     "Gaussian network [32, 16]",
     lambda options: [
         {"method": method, "seed": seed, "network": problems.network_name(options.parameters)}
-        for seed in options.seeds(1)
+        for seed in options.seeds(10)
         for method in METHODS_2B
     ],
     lambda cell, options: run(
