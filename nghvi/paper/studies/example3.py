@@ -56,7 +56,7 @@ def cells(options: Options) -> list[Row]:
     # The picture shows the ways of the code's process only; the tables need the last lengths.
     ways: list[Row] = [
         {"process": process, "method": method, "seed": options.seed, "steps": steps}
-        for process in REPLICATES
+        for process in EFFECT_SD
         for method, lengths in PATHS.items()
         for steps in (lengths[:: len(lengths) - 1 if options.quick else 1])
         if process == "code" or steps == lengths[-1]
