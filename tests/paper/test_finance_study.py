@@ -167,10 +167,17 @@ def test_the_published_rules_run_on_the_panel(monkeypatch, tmp_path):
     monkeypatch.setattr(controls, "PANEL_STEPS", 200)
     options = Options(quick=True, data=tmp_path)
     cells = [cell for cell in controls.cells(options) if cell["example"] == controls.PANEL]
-    assert len(cells) == 4
+    kinds = {(c["model"], c["rule"], c["factors"], c["seed"]) for c in cells}
+    assert len(kinds) == len(cells) == 2 * 2 * 3 * 2 + 2
     assert not any(c["example"] == controls.PANEL for c in controls.cells(Options(quick=True)))
     row = {**cells[0], **controls.run(cells[0], options)}
     assert row["steps"] == 20
     assert np.isfinite([row["elbo"], row["log_score_test"], row["r2_test"]]).all()
     (table,) = controls.tables([row])
-    assert table.frame["method"].tolist() == ["ng-hvi"]
+    assert table.frame["method, seed"].tolist() == ["ng-hvi, 1"]
+    assert table.frame["over linear"].tolist() == ["-"]
+    by_month = [{"log_scores_test": s} for s in ([1.0, 2.0, 6.0], [0.0, 1.0, 2.0])]
+    deep, linear = ({**row, **scores} for scores in by_month)
+    linear |= {"model": controls.BESIDE.name, "rule": controls.OURS}
+    gain = controls.compared_on_panel(deep, [deep, linear])
+    assert (gain.mean, gain.low, gain.high) == pytest.approx((2.0, 1.0, 2.5))

@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal
 import nghvi
 from nghvi.paper import studies
 from nghvi.paper.finance import synthetic_panel
-from nghvi.paper.studies import Options, asset_pricing, month_term
+from nghvi.paper.studies import Options, asset_pricing, asset_pricing_views, month_term
 from nghvi.posterior.mixed_posterior import params_at
 
 
@@ -60,7 +60,7 @@ def test_study_compares_with_random_coefficients(panel, tmp_path, monkeypatch):
     shown = pd.read_csv(tmp_path / "months_models.csv", dtype=str)
     assert shown["jointly, difference"].str.contains("±").tolist() == [False, True]
     # Returns of the synthetic panel have no common shocks: months are worth nothing.
-    gain, _, low, high = month_term.compared(rows[1], rows[0], "log")
+    gain, _, low, high = asset_pricing_views.compared(rows[1], rows[0], "log")
     assert abs(gain) < 0.02
     assert low <= gain <= high
     assert len(rows[0]["months_test"]) == len(rows[0]["joint_scores_test"]) == 60

@@ -144,7 +144,8 @@ def run(cell: Row, options: Options) -> Row:
     columns = names if model.random is None else [*names, GROUP]
     estimator = regressor(model, cell["seed"], options)
     found = fit(estimator, Part(panel.train[columns], panel.train[RETURN].to_numpy()))
-    found |= {"converged": bool(estimator.converged_)} | _noise(estimator, len(panel.train))
+    found["converged"] = bool(estimator.converged_)
+    found |= noise_posterior(estimator, len(panel.train))
     found |= scores(estimator, panel, columns)
     found["panel"] = _facts(panel)
     if model == DEEP_LARGE:
@@ -184,7 +185,7 @@ def _model(cell: Row) -> Model:
     )
 
 
-def _noise(estimator: Any, num_rows: int) -> Row:
+def noise_posterior(estimator: Any, num_rows: int) -> Row:
     """Posterior of log sigma2, the sd that a Gaussian model's should have, degrees of freedom."""
     pool = estimator.posterior_.inference.pool
     reported = estimator.posterior_.globals_at(pool.theta)

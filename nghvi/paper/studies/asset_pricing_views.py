@@ -1,7 +1,7 @@
 """Tables of the asset pricing study, and its pictures: profiles, premia, calibration by year."""
 
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -58,10 +58,27 @@ def figures(rows: list[Row], folder: pathlib.Path) -> None:
     calibration([row for row in models if row["factors"] == "FF3"], folder, "finance_calibration")
 
 
+class Gain(NamedTuple):
+    """A test score minus that of another model, by months."""
+
+    mean: float
+    error: float
+    """Standard error by paired months."""
+    low: float
+    high: float
+    """The range of the mean if any one month is left out."""
+
+
+def compared(row: Row, other: Row, kind: str = "log") -> Gain:
+    """How much a model's test scores exceed another's."""
+    monthly = np.subtract(row[f"{kind}_scores_test"], other[f"{kind}_scores_test"])
+    without = (monthly.sum() - monthly) / (len(monthly) - 1)
+    return Gain(float(monthly.mean()), mean_se(monthly), float(without.min()), float(without.max()))
+
+
 def difference(row: Row, other: Row) -> tuple[float, float]:
     """Test log score minus that of another model, and its standard error by paired months."""
-    monthly = np.subtract(row["log_scores_test"], other["log_scores_test"])
-    return float(monthly.mean()), mean_se(monthly)
+    return compared(row, other)[:2]
 
 
 def without_a_month(row: Row, other: Row) -> tuple[str, float]:

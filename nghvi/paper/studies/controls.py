@@ -17,6 +17,7 @@ import pandas as pd
 import nghvi
 from nghvi.methods import PUBLISHED, GradientMethod, NaturalGradient
 from nghvi.paper.studies import asset_pricing, example1, example2, example3, printed_values
+from nghvi.paper.studies.asset_pricing_views import Gain, compared
 from nghvi.paper.studies.compared import OURS, fit, linear, regression_scores, regressor, settings
 from nghvi.paper.studies.exhibits import Table, beside, verdicts
 from nghvi.paper.studies.problems import COEF_1, GROUP, Part, Problem
@@ -34,6 +35,8 @@ RULES: dict[str, GradientMethod] = {
 """NG-HVI: printed F22 and at most twenty steps of the solver; printed F22; the right one."""
 SEEDS = 3
 PANEL_MODELS = (asset_pricing.DEEP_SMALL, asset_pricing.DEEP_LARGE)
+BESIDE = asset_pricing.COEFFICIENTS
+"""The linear model that networks on the panel are compared with."""
 PANEL_METHODS, PANEL_STEPS = ("ng-hvi", "sg-hvi", OURS), 3000
 DATA_SETS = 200
 LINEAR, NETWORK, BINARY, PANEL, LEVELS = "example1", "example2a", "example3", "finance", "levels"
@@ -72,6 +75,11 @@ def cells(options: Options) -> list[Row]:
             for factors in asset_pricing.FACTOR_SETS
             for model in PANEL_MODELS
             for rule in PANEL_METHODS
+        ]
+        found += [
+            {"example": PANEL, "rule": OURS, "model": BESIDE.name, "seed": options.seed}
+            | {"data": name, "factors": factors}
+            for factors in asset_pricing.FACTOR_SETS
         ]
     return found
 
@@ -128,7 +136,7 @@ def run_gaussian(cell: Row, options: Options) -> Row:
 
 def run_panel(cell: Row, options: Options) -> Row:
     """The deep models as the paper estimates them, its priors included, or by default."""
-    model = next(m for m in PANEL_MODELS if m.name == cell["model"])
+    model = next(m for m in (*PANEL_MODELS, BESIDE) if m.name == cell["model"])
     published = cell["rule"] != OURS
     chosen = model._replace(method=cell["rule"], priors="paper") if published else model
     panel, _ = asset_pricing.panel_of(options.data, options.quick)
@@ -137,7 +145,8 @@ def run_panel(cell: Row, options: Options) -> Row:
     if published:
         estimator.set_params(steps=options.steps(PANEL_STEPS))
     part = Part(panel.train[columns], panel.train[asset_pricing.RETURN].to_numpy())
-    return fit(estimator, part) | asset_pricing.scores(estimator, panel, columns)
+    found = fit(estimator, part) | asset_pricing.noise_posterior(estimator, len(part.y))
+    return found | asset_pricing.scores(estimator, panel, columns)
 
 
 def run_levels(cell: Row, options: Options) -> Row:
@@ -277,19 +286,32 @@ def _panel(rows: list[Row]) -> list[Row]:
     found = []
     for row in rows:
         there = printed_values.FINANCE[row["factors"], row["model"]]
+        gain = compared_on_panel(row, rows)
         found.append(
             {
                 "model": f"{row['model']}, {row['factors']}",
-                "method": row["rule"],
+                "method, seed": f"{row['rule']}, {row['seed']}",
                 "LS test": beside(row["log_score_test"], there[1]),
                 "R2 test": beside(row["r2_test"], there[3]),
-                "ELBO": f"{row['elbo']:.0f}",
-                "steps": row["steps"],
-                "minutes": f"{row['seconds'] / 60:.1f}",
+                "over linear": "-" if gain is None else f"{gain.mean:+.4f} ± {gain.error:.4f}",
+                "without a month": "-" if gain is None else f"{gain.low:+.4f} to {gain.high:+.4f}",
+                "sd log s2": f"{row['log_noise_var_sd']:.4f}",
                 "verdict": verdicts([row["verdict"]]),
             }
         )
     return found
+
+
+def compared_on_panel(row: Row, rows: list[Row]) -> Gain | None:
+    """Test log score over that of linear random coefficients with the same factors."""
+    base = next((r for r in rows if _is_linear(r) and r["factors"] == row["factors"]), None)
+    if base is None or base is row:
+        return None
+    return compared(row, base)
+
+
+def _is_linear(row: Row) -> bool:
+    return row["example"] == PANEL and row["model"] == BESIDE.name
 
 
 def _levels(rows: list[Row]) -> list[Row]:

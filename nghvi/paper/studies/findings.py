@@ -265,7 +265,7 @@ def months(held: Held) -> list[str]:
         chosen = month_term.is_deep(row) or (row["model"] == COEFFICIENTS and not row["month"])
         if base is None or not chosen:
             continue
-        found = {kind: month_term.compared(row, base, kind) for kind in month_term.KINDS}
+        found = {kind: asset_pricing_views.compared(row, base, kind) for kind in month_term.KINDS}
         better = all(low > 0 and gain > ERRORS * se for gain, se, low, _ in found.values())
         name = row["model"] + (
             f" (seed {row['seed']})" if month_term.is_deep(row) else " without months"

@@ -32,6 +32,7 @@ from nghvi.models.parameters import MixedParams
 from nghvi.paper.finance import StockPanel
 from nghvi.paper.finance.stock_panel import GROUP, RETURN, mean_se
 from nghvi.paper.studies import asset_pricing
+from nghvi.paper.studies.asset_pricing_views import compared
 from nghvi.paper.studies.compared import fit
 from nghvi.paper.studies.exhibits import Table
 from nghvi.paper.studies.problems import Part
@@ -254,13 +255,6 @@ def baseline(row: Row, rows: list[Row]) -> Row | None:
     """Random coefficients with months and the same factors."""
     same = (r for r in rows if r["factors"] == row["factors"] and r["month"])
     return next((r for r in same if r["model"] == COEFFICIENTS), None)
-
-
-def compared(row: Row, other: Row, kind: str) -> tuple[float, float, float, float]:
-    """Difference of a test score, its standard error, and its range without any one month."""
-    monthly = np.subtract(row[f"{kind}_scores_test"], other[f"{kind}_scores_test"])
-    without = (monthly.sum() - monthly) / (len(monthly) - 1)
-    return float(monthly.mean()), mean_se(monthly), float(without.min()), float(without.max())
 
 
 STUDY = Study(
