@@ -1,8 +1,9 @@
 """Compiled programs are kept on disk, so that the next process does not wait for a compiler.
 
 ``NGHVI_CACHE`` names the folder; ``NGHVI_CACHE=off`` keeps nothing. Without it programs are kept in
-the user's cache folder. A folder that was chosen for JAX (``JAX_COMPILATION_CACHE_DIR``) is left as
-it is. Programs of another version of JAX, or for another processor, have folders of their own.
+the user's cache folder. ``NGHVI_CACHE_MB`` bounds its size. A folder that was chosen for JAX
+(``JAX_COMPILATION_CACHE_DIR``) is left as it is. Programs of another version of JAX, or for another
+processor, have folders of their own.
 
 Only the user may access the folder, since what it holds is executed.
 """
@@ -21,8 +22,9 @@ OFF = ("", "0", "off", "no", "false")
 WORTH_KEEPING = 0.0
 """Seconds of compilation from which on a program is kept. All are kept: a fit also has some twenty
 tiny ones, each of which costs a second process several times what reading it takes."""
-MOST_BYTES = 500_000_000
-"""Size of the folder beyond which the least recently used programs are deleted."""
+MOST_MEGABYTES = 500
+"""Size of the folder, unless ``NGHVI_CACHE_MB`` states another, beyond which the least recently used
+programs are deleted."""
 
 programs_folder: pathlib.Path | None = None
 """The folder in which this process keeps programs; None if it keeps none."""
@@ -71,7 +73,9 @@ def _processor() -> str:
 def _forget_the_oldest(root: pathlib.Path) -> None:
     """Delete the least recently used programs; another process may be doing the same."""
     files = [(path, path.stat()) for path in root.rglob("*") if path.is_file()]
-    spare = sum(facts.st_size for _, facts in files) - MOST_BYTES
+    stated = os.environ.get("NGHVI_CACHE_MB", "")
+    most = 10**6 * (int(stated) if stated.isdecimal() else MOST_MEGABYTES)
+    spare = sum(facts.st_size for _, facts in files) - most
     for path, facts in sorted(files, key=lambda each: each[1].st_mtime):
         if spare <= 0:
             return

@@ -392,7 +392,7 @@ def forget_programs() -> None:
     """Release all programs of this process, including those of other packages."""
     _release(len(_recent))
     jax.clear_caches()
-    gc.collect()
+    _return_memory()
 
 
 def _release(number: int) -> None:
@@ -400,19 +400,24 @@ def _release(number: int) -> None:
     for _ in range(number):
         (owner, asked), _nothing = _recent.popitem(last=False)
         owner.forget(asked)
-    gc.collect()
 
 
 def forget_programs_if_many() -> None:
     """Make room for further programs; called before a fit, so that its own programs stay."""
-    with contextlib.suppress(OSError, AttributeError):  # not Linux, or not the GNU C library
+    with contextlib.suppress(OSError):  # not Linux
         if _num_maps() > MOST_MAPS:
             while _recent and _num_maps() > 0.75 * MOST_MAPS:
                 _release(-(-len(_recent) // 4))
+            _return_memory()
             if _num_maps() > MOST_MAPS:  # held by programs of other packages
                 forget_programs()
-            # Otherwise freed memory, in small pieces between others, would stay with the process.
-            ctypes.CDLL(None).malloc_trim(0)
+
+
+def _return_memory() -> None:
+    """Give the system what is free; in small pieces between others, it would stay here."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # not the GNU C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _num_maps() -> int:

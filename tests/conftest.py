@@ -1,16 +1,15 @@
 """Shared small problems; every fit in the suite is tiny."""
 
-import atexit
 import functools
 import gc
 import os
-import shutil
-import tempfile
 
-# Workers, and processes that tests start, share the programs of this run, not those of the user.
-if "PYTEST_XDIST_WORKER" not in os.environ and "NGHVI_CACHE" not in os.environ:
-    os.environ["NGHVI_CACHE"] = tempfile.mkdtemp(prefix="nghvi-tests-")
-    atexit.register(shutil.rmtree, os.environ["NGHVI_CACHE"], ignore_errors=True)
+# Workers, processes that tests start, and later runs share compiled programs, but not with the user:
+# a run that follows a change compiles only what the change touched.
+if "NGHVI_CACHE" not in os.environ:
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    os.environ["NGHVI_CACHE"] = os.path.join(caches, "nghvi-tests")
+os.environ.setdefault("NGHVI_CACHE_MB", "3000")
 
 # Each worker gets a core of its own, before JAX starts its threads: two thread pools on the same
 # cores spend their time waiting for each other.
@@ -58,11 +57,24 @@ def programs_of_patched_code(request):
         yield
 
 
+MOST_MEGABYTES = 1_500
+"""Memory of a worker beyond which it forgets what it has traced and compiled."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def bounded_programs():
-    """Forget compiled programs between files when there are many."""
+    """Forget programs between files when there are many, and all of them when memory is short."""
     yield
     _programs.forget_programs_if_many()
+    if _megabytes() > MOST_MEGABYTES:
+        _programs.forget_programs()
+
+
+def _megabytes():
+    if not os.path.exists("/proc/self/statm"):
+        return 0
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 @functools.lru_cache

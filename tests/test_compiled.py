@@ -58,10 +58,10 @@ def test_where_nothing_can_be_written_nothing_is_kept(monkeypatch, config, tmp_p
 
 def test_the_oldest_programs_go_first(monkeypatch, config, tmp_path):
     monkeypatch.setenv("NGHVI_CACHE", str(tmp_path))
-    monkeypatch.setattr(_compiled, "MOST_BYTES", 250)
+    monkeypatch.setenv("NGHVI_CACHE_MB", "1")
     for age in range(5):
         path = tmp_path / f"program{age}"
-        path.write_bytes(bytes(100))
+        path.write_bytes(bytes(400_000))
         os.utime(path, (1e9 - age, 1e9 - age))
     assert config == {}
     folder = _compiled.keep_compiled()
