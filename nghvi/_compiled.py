@@ -23,8 +23,8 @@ WORTH_KEEPING = 0.0
 """Seconds of compilation from which on a program is kept. All are kept: a fit also has some twenty
 tiny ones, each of which costs a second process several times what reading it takes."""
 MOST_MEGABYTES = 500
-"""Size of the folder, unless ``NGHVI_CACHE_MB`` states another, beyond which the least recently used
-programs are deleted."""
+"""Size of the folder, unless ``NGHVI_CACHE_MB`` states another, beyond which the least recently
+used programs are deleted."""
 
 programs_folder: pathlib.Path | None = None
 """The folder in which this process keeps programs; None if it keeps none."""

@@ -4,8 +4,8 @@ import functools
 import gc
 import os
 
-# Workers, processes that tests start, and later runs share compiled programs, but not with the user:
-# a run that follows a change compiles only what the change touched.
+# Workers, processes that tests start, and later runs share compiled programs, but not with the
+# user: a run that follows a change compiles only what the change touched.
 if "NGHVI_CACHE" not in os.environ:
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     os.environ["NGHVI_CACHE"] = os.path.join(caches, "nghvi-tests")
