@@ -1,4 +1,4 @@
-"""What several responses share: sums of probabilities, a spread, the log link, trials.
+"""What several responses share: sums of probabilities, a spread, links, trials.
 
 **Sums.** The distribution function of whole numbers from 0 is a sum of probabilities. If numbers
 and means are moderate, each is computed from the one before, which takes a fiftieth or less of the
@@ -9,6 +9,9 @@ s = 0 the response becomes a simpler one, and data may not distinguish a small s
 therefore holds the coordinate of :mod:`nghvi._core.near_zero`, as it does for sds of effects.
 
 **Log link.** E[y] = exp(eta), so coefficients are logarithms of ratios.
+
+**Symmetric links.** A probability is F(eta), with F the distribution function of a logistic or
+normal variable.
 
 **Trials.** Successes among a known number of trials, whatever their distribution.
 """
@@ -21,13 +24,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr
 from jaxtyping import Array
+from scipy.special import logit, ndtri
 
 from nghvi._core import near_zero
 from nghvi._core.errors import row_name
 from nghvi._core.response import Response, ResponseError, Support, offenders
-from nghvi._special import log_gamma
-from nghvi._typing import Scalar
+from nghvi._special import log_expit, log_gamma, log_ndtr
+from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
 
 MODERATE_COUNT, SMALLEST_FIRST = 2000, 1e-290
@@ -145,17 +150,81 @@ LARGEST_COUNT = 1e9
 """Counts from here on are refused, as codes for missing values or as measurements."""
 
 
-class LogLink(Response):
-    """Observations whose mean is exp(eta)."""
+class WithLevel(Response):
+    """A response that remembers about how large eta is in its data."""
 
-    link: ClassVar[str] = "log"
-    ratio: ClassVar[str | None] = "rate ratio"
-    level: int = eqx.field(static=True, default=0)
+    level: int = eqx.field(static=True, default=0, kw_only=True)
     """A typical eta, as a whole number, so that similar data share compiled programs."""
 
     @property
     def typical_predictor(self) -> float:
         return float(self.level)
+
+
+class SymmetricLink(Response):
+    """A response whose probabilities are F(eta), F(-x) = 1 - F(x)."""
+
+    @abc.abstractmethod
+    def share(self, eta: Array) -> Array:
+        """Return F(eta)."""
+
+    @abc.abstractmethod
+    def log_share(self, eta: Array) -> Array:
+        """Return log F(eta)."""
+
+    @abc.abstractmethod
+    def quantile(self, p: np.ndarray) -> np.ndarray:
+        """Return the inverse of F at p."""
+
+    @abc.abstractmethod
+    def latent_noise(self, key: Key, shape: tuple[int, ...]) -> Array:
+        """Draw variables whose distribution function is F."""
+
+
+class LogitLink(SymmetricLink):
+    """F(x) = 1 / (1 + exp(-x))."""
+
+    link: ClassVar[str] = "logit"
+    ratio: ClassVar[str | None] = "odds ratio"
+    attenuation: ClassVar[float] = (16 * 3**0.5 / (15 * np.pi)) ** 2
+
+    def share(self, eta: Array) -> Array:
+        return jax.nn.sigmoid(eta)
+
+    def log_share(self, eta: Array) -> Array:
+        return log_expit(eta)
+
+    def quantile(self, p: np.ndarray) -> np.ndarray:
+        return logit(p)
+
+    def latent_noise(self, key: Key, shape: tuple[int, ...]) -> Array:
+        return jax.random.logistic(key, shape)
+
+
+class ProbitLink(SymmetricLink):
+    """F(x) = Phi(x)."""
+
+    link: ClassVar[str] = "probit"
+    attenuation: ClassVar[float] = 1.0
+
+    def share(self, eta: Array) -> Array:
+        return ndtr(eta)
+
+    def log_share(self, eta: Array) -> Array:
+        return log_ndtr(eta)
+
+    def quantile(self, p: np.ndarray) -> np.ndarray:
+        return ndtri(p)
+
+    def latent_noise(self, key: Key, shape: tuple[int, ...]) -> Array:
+        return jax.random.normal(key, shape)
+
+
+class LogLink(WithLevel):
+    """Observations whose mean is exp(eta)."""
+
+    link: ClassVar[str] = "log"
+    ratio: ClassVar[str | None] = "rate ratio"
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
         level = round(float(np.log(np.mean(y)) - np.mean(known))) if intercept else 0
@@ -218,13 +287,11 @@ class Counts(Summed, LogLink):
             )
 
 
-class OfTrials(Summed):
+class OfTrials(SymmetricLink, WithLevel, Summed):
     """Numbers of successes; every row has one trial unless the facts say otherwise."""
 
     facts: ClassVar[tuple[str, ...]] = ("trials",)
     trials: Any = None
-    level: int = eqx.field(static=True, default=0, kw_only=True)
-    """A typical eta, as a whole number, so that similar data share compiled programs."""
     usual_trials: float = eqx.field(static=True, default=1.0, kw_only=True)
     """A power of two near the mean number of trials."""
     remedy: ClassVar[str] = (
@@ -245,18 +312,10 @@ class OfTrials(Summed):
     def support(self) -> Support:
         return Support(0, np.inf if self.trials is None else self.trials, discrete=True)
 
-    @property
-    def typical_predictor(self) -> float:
-        return float(self.level)
-
-    def predictor_at(self, share: float) -> float:
-        """Return the eta at which this share of the trials succeeds."""
-        return float(np.log(share / (1 - share)))
-
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
         number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
         share = (np.sum(y) + 0.5) / (np.sum(number) + 1)
-        level = round(self.predictor_at(share) - float(np.mean(known))) if intercept else 0
+        level = round(float(self.quantile(share) - np.mean(known))) if intercept else 0
         usual = float(2.0 ** np.round(np.log2(np.mean(number))))
         found = super().suited(y, known, intercept=intercept)
         return dataclasses.replace(found, level=level, usual_trials=usual)

@@ -2,20 +2,18 @@
 
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from nghvi._core.response import Response, ResponseError, Support
-from nghvi._special import log_expit, log_ndtr
+from nghvi._core.response import ResponseError, Support
 from nghvi._typing import Key
 from nghvi.latents import augment
 from nghvi.latents.rows import RowProblem
+from nghvi.responses._shared import LogitLink, ProbitLink, SymmetricLink
 
 
-class Binary(Response):
+class Binary(SymmetricLink):
     """Bernoulli observations coded 0 and 1."""
 
     classes: ClassVar[bool] = True
@@ -35,51 +33,36 @@ class Binary(Response):
         # The noise of the latent normal or logistic variable, least for equally frequent classes.
         return (np.pi / 2 / self.attenuation) * 0.25 / variance
 
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        return self.log_share((2 * y - 1) * eta)
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        return (self.latent_noise(key, eta.shape) < eta).astype(eta.dtype)
+
+    def mean(self, eta: Array, dispersion: Array) -> Array:
+        return self.share(eta)
+
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
-        probability = self.mean(location, dispersion)
+        probability = self.share(location)
         return probability, probability * (1 - probability)
 
     def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
-        zero = 1 - self.mean(location, dispersion)
-        return jnp.where(y < 0, 0.0, jnp.where(y < 1, zero, 1.0))
+        return jnp.where(y < 0, 0.0, jnp.where(y < 1, 1 - self.share(location), 1.0))
 
 
-class Probit(Binary):
+class Probit(ProbitLink, Binary):
     """Bernoulli observations coded 0 and 1 with the probit link."""
 
     name: ClassVar[str] = "probit"
-    link: ClassVar[str] = "probit"
-    attenuation: ClassVar[float] = 1.0
-
-    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        return log_ndtr((2 * y - 1) * eta)
-
-    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
-        return (jax.random.normal(key, eta.shape) < eta).astype(eta.dtype)
-
-    def mean(self, eta: Array, dispersion: Array) -> Array:
-        return ndtr(eta)
 
     def gibbs(self, key: Key, problem: RowProblem, effects: Array, sweeps: int) -> Array:
         return augment.sample_probit(key, problem, effects, sweeps)
 
 
-class Logit(Binary):
+class Logit(LogitLink, Binary):
     """Bernoulli observations coded 0 and 1 with the logit link."""
 
     name: ClassVar[str] = "logit"
-    link: ClassVar[str] = "logit"
-    ratio: ClassVar[str | None] = "odds ratio"
-    attenuation: ClassVar[float] = (16 * 3**0.5 / (15 * np.pi)) ** 2
-
-    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
-        return log_expit((2 * y - 1) * eta)
-
-    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
-        return (jax.random.logistic(key, eta.shape) < eta).astype(eta.dtype)
-
-    def mean(self, eta: Array, dispersion: Array) -> Array:
-        return jax.nn.sigmoid(eta)
 
     def gibbs(self, key: Key, problem: RowProblem, effects: Array, sweeps: int) -> Array:
         return augment.sample_logit(key, problem, effects, sweeps)

@@ -1,30 +1,18 @@
 """y successes in n trials, each with probability 1 / (1 + exp(-eta)) or Phi(eta)."""
 
-import abc
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import betainc, ndtr
+from jax.scipy.special import betainc
 from jaxtyping import Array
-from scipy.special import ndtri
 
-from nghvi._special import log_expit, log_ndtr
 from nghvi._typing import Key
-from nghvi.responses._shared import OfTrials
-from nghvi.responses.binary import Logit
+from nghvi.responses._shared import LogitLink, OfTrials, ProbitLink
 
 
 class _Binomial(OfTrials):
     """Successes in independent trials, with any symmetric link."""
-
-    @abc.abstractmethod
-    def log_share(self, eta: Array) -> Array:
-        """Return the log probability of a success; that of a failure is its value at -eta."""
-
-    @abc.abstractmethod
-    def share(self, eta: Array) -> Array:
-        """Return the probability of a success."""
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         failures = (self.num_trials - y) * self.log_share(-eta)
@@ -54,19 +42,10 @@ class _Binomial(OfTrials):
         return mean, mean * self.share(-location)
 
 
-class Binomial(_Binomial):
+class Binomial(LogitLink, _Binomial):
     """Successes in independent trials, with the logit link."""
 
     name: ClassVar[str] = "binomial"
-    link: ClassVar[str] = "logit"
-    ratio: ClassVar[str | None] = "odds ratio"
-    attenuation: ClassVar[float] = Logit.attenuation
-
-    def log_share(self, eta: Array) -> Array:
-        return log_expit(eta)
-
-    def share(self, eta: Array) -> Array:
-        return jax.nn.sigmoid(eta)
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         success, failure = self.share(eta), self.share(-eta)
@@ -74,18 +53,7 @@ class Binomial(_Binomial):
         return y * failure - (n - y) * success, -n * success * failure
 
 
-class BinomialProbit(_Binomial):
+class BinomialProbit(ProbitLink, _Binomial):
     """Successes in independent trials, with the probit link."""
 
     name: ClassVar[str] = "binomial-probit"
-    link: ClassVar[str] = "probit"
-    attenuation: ClassVar[float] = 1.0
-
-    def predictor_at(self, share: float) -> float:
-        return float(ndtri(share))
-
-    def log_share(self, eta: Array) -> Array:
-        return log_ndtr(eta)
-
-    def share(self, eta: Array) -> Array:
-        return ndtr(eta)

@@ -12,24 +12,20 @@ of the intercept. With m = J - 1 cutpoints::
     V = sum (t_k - mean(t))^2
 """
 
-import abc
 import dataclasses
 import math
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
-from scipy.special import logit, ndtri
 
-from nghvi._core.response import Response, ResponseError, Support
+from nghvi._core.response import ResponseError, Support
 from nghvi._special import log_expit, log_ndtr_between, slopes_between
 from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
-from nghvi.responses.binary import Logit
+from nghvi.responses._shared import LogitLink, ProbitLink, SymmetricLink, WithLevel
 
 FAR = 1e5
 """A threshold that no latent variable reaches."""
@@ -37,7 +33,7 @@ LEAST_GAP = 0.25
 """Least gap between the thresholds from which a fit starts; all gaps are rounded to multiples."""
 
 
-class Ordered(Response):
+class Ordered(SymmetricLink, WithLevel):
     """Classes numbered 0, 1, ... in their order."""
 
     classes: ClassVar[bool] = True
@@ -45,20 +41,10 @@ class Ordered(Response):
     num_classes: int = eqx.field(static=True, default=3)
     labels: tuple[str, ...] = eqx.field(static=True, default=())
     """Names of the classes; if there are none they are numbered from 1."""
-    level: int = eqx.field(static=True, default=0)
-    """A typical intercept, as a whole number."""
     first: Any = None
     """Gaps from which a fit starts; None stands for 1. They are an array, so that data with other
     shares of the classes use the same compiled programs."""
     remedy: ClassVar[str] = "number the classes 0, 1, 2, ... in their order."
-
-    @abc.abstractmethod
-    def cumulative(self, x: Array) -> Array:
-        """Return F(x)."""
-
-    @abc.abstractmethod
-    def quantile(self, p: np.ndarray) -> np.ndarray:
-        """Return the inverse of F at p."""
 
     def of_classes(self, labels: tuple[str, ...]) -> Self:
         return dataclasses.replace(self, num_classes=len(labels), labels=labels)
@@ -70,10 +56,6 @@ class Ordered(Response):
     @property
     def dispersion_names(self) -> tuple[str, ...]:
         return tuple(f"log_gap_{k}" for k in range(1, self.num_classes - 1))
-
-    @property
-    def typical_predictor(self) -> float:
-        return float(self.level)
 
     def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
         up_to = np.cumsum(np.bincount(y.astype(int), minlength=self.num_classes))[:-1] / len(y)
@@ -139,7 +121,7 @@ class Ordered(Response):
         return jnp.log(jnp.ones(self.num_dispersion) if self.first is None else self.first)
 
     def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
-        above = [1 - self.cumulative(t - location) for t in self._thresholds(dispersion)]
+        above = [1 - self.share(t - location) for t in self._thresholds(dispersion)]
         mean = sum(above, jnp.zeros_like(location))
         square = sum(((2 * k + 1) * p for k, p in enumerate(above)), jnp.zeros_like(location))
         return mean, square - mean**2
@@ -149,32 +131,23 @@ class Ordered(Response):
 
     def cdf(self, y: Array, location: Array, variance: Array, dispersion: Array) -> Array:
         upper = self._ends(jnp.floor(y), location, dispersion)[1]
-        return jnp.where(y < 0, 0.0, self.cumulative(upper))
+        return jnp.where(y < 0, 0.0, self.share(upper))
 
     def reported(self, dispersion: Array, scale: float, intercept: Any = 0.0) -> dict[str, Array]:
         cuts = self._thresholds(dispersion) - jnp.asarray(intercept)[..., None]
         names = self._names()
         return {f"cut[{names[k]}|{names[k + 1]}]": cuts[..., k] for k in range(len(names) - 1)}
 
-    def classify(self, latent: Array, dispersion: Array) -> Array:
-        """Return the class that a latent variable falls into."""
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        latent = eta + self.latent_noise(key, eta.shape)
         above = latent[..., None] > self._thresholds(dispersion)
         return jnp.sum(above, axis=-1).astype(latent.dtype)
 
 
-class OrderedLogit(Ordered):
+class OrderedLogit(LogitLink, Ordered):
     """Ordered classes with proportional odds of being above a cutpoint."""
 
     name: ClassVar[str] = "ordered-logit"
-    link: ClassVar[str] = "logit"
-    ratio: ClassVar[str | None] = "odds ratio"
-    attenuation: ClassVar[float] = Logit.attenuation
-
-    def cumulative(self, x: Array) -> Array:
-        return jax.nn.sigmoid(x)
-
-    def quantile(self, p: np.ndarray) -> np.ndarray:
-        return logit(p)
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         # F(b) - F(a) = F(b) F(-a) (1 - exp(a - b)).
@@ -183,31 +156,17 @@ class OrderedLogit(Ordered):
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         low, high = self._ends(y, eta, dispersion)
-        below, above = jax.nn.sigmoid(low), jax.nn.sigmoid(-high)
-        return below - above, -below * jax.nn.sigmoid(-low) - above * jax.nn.sigmoid(high)
-
-    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
-        return self.classify(eta + jax.random.logistic(key, eta.shape), dispersion)
+        below, above = self.share(low), self.share(-high)
+        return below - above, -below * self.share(-low) - above * self.share(high)
 
 
-class OrderedProbit(Ordered):
+class OrderedProbit(ProbitLink, Ordered):
     """Ordered classes of a latent variable with normal noise."""
 
     name: ClassVar[str] = "ordered-probit"
-    link: ClassVar[str] = "probit"
-    attenuation: ClassVar[float] = 1.0
-
-    def cumulative(self, x: Array) -> Array:
-        return ndtr(x)
-
-    def quantile(self, p: np.ndarray) -> np.ndarray:
-        return ndtri(p)
 
     def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
         return log_ndtr_between(*self._ends(y, eta, dispersion))
 
     def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
         return slopes_between(*self._ends(y, eta, dispersion))
-
-    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
-        return self.classify(eta + jax.random.normal(key, eta.shape), dispersion)
