@@ -2,11 +2,12 @@
 
 A member of a family is a frozen pytree whose leaves are exactly its free parameters lambda, so the
 step, the optimiser and the averages treat every family alike. Its methods are written for a single
-theta. Methods that are not abstract have a default that serves any family.
+theta. Methods that are not abstract have a default that serves any family. A :class:`Family`, which
+``family=`` takes, says where a member starts.
 """
 
 import abc
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nghvi._core.errors import InputError
-from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
+from nghvi._linalg.tree import SolveInfo, SolveOptions
 from nghvi._typing import Scalar
 
 
@@ -119,3 +120,27 @@ class Variational(eqx.Module):
     @abc.abstractmethod
     def covariance(self) -> Float[Array, "m m"]:
         """Return the dense covariance of q, for small m and for tests."""
+
+
+class Family(abc.ABC):
+    """A kind of variational distribution; its members are of class ``member``."""
+
+    member: ClassVar[type[Variational]]
+    gaussian: ClassVar[bool] = False
+    """Whether the member :meth:`closest` to the best full Gaussian is taken to be the optimum.
+
+    Otherwise steps in the family itself start from there.
+    """
+
+    @abc.abstractmethod
+    def at(self, centre: Float[Array, " m"], scale: Float[Array, " m"]) -> Variational:
+        """Return a member to start from, with about this centre and these sds."""
+
+    def closest(self, q: Variational) -> Variational | None:
+        """Return the member that about minimises KL(member || q), q a Gaussian; None if unknown."""
+        return None
+
+    def near(self, q: Variational) -> Variational:
+        """Return the member from which steps start, given the best Gaussian ``q``."""
+        found = self.closest(q)
+        return self.at(q.centre, q.standard_deviation()) if found is None else found

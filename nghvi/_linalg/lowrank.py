@@ -100,10 +100,6 @@ class FactorPrecision(NamedTuple):
     gram: Float[Array, "p p"]
     log_det_covariance: Float[Array, ""]
 
-    def matmul(self, right: Float[Array, "m k"]) -> Float[Array, "m k"]:
-        """Return ``P @ right``."""
-        return self.inverse_variance[:, None] * right - self.root @ (self.root.T @ right)
-
     def matvec(self, right: Float[Array, " m"]) -> Float[Array, " m"]:
         """Return ``P @ right`` for one vector."""
         return self.inverse_variance * right - self.root @ (self.root.T @ right)

@@ -1,12 +1,12 @@
 """Variational families for the global parameters: each has a small file of its own."""
 
 from nghvi._core.errors import InputError
+from nghvi._core.variational import Family as Family
 from nghvi._core.variational import Variational as Variational
 from nghvi.families.cholesky import CholeskyGaussian as CholeskyGaussian
+from nghvi.families.cholesky import Full as Full
 from nghvi.families.factor import Factor as Factor
 from nghvi.families.factor import FactorGaussian as FactorGaussian
-from nghvi.families.family import Family as Family
-from nghvi.families.family import Full as Full
 from nghvi.families.mixture import Mixture as Mixture
 from nghvi.families.multivariate_t import MultivariateT as MultivariateT
 from nghvi.families.point import Point as Point

@@ -9,6 +9,7 @@ The retraction moves the precision: with ``M = C^-1 dC`` the new precision in wh
 target, which an additive update of C does not.
 """
 
+import dataclasses
 from typing import Self, cast
 
 import jax.numpy as jnp
@@ -16,9 +17,9 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from nghvi._core.variational import RemainingError, Variational
-from nghvi._linalg.damped_cg import SolveInfo, SolveOptions, exact_solve
+from nghvi._core.variational import Family, RemainingError, Variational
 from nghvi._linalg.lowrank import diagonal, pack_lower, unpack_lower
+from nghvi._linalg.tree import SolveInfo, SolveOptions, exact_solve
 from nghvi._typing import Scalar
 
 LARGEST_SCALING = 4.0
@@ -116,6 +117,20 @@ class CholeskyGaussian(WithTriangularScale):
 
     def covariance(self) -> Float[Array, "m m"]:
         return self.factor @ self.factor.T
+
+
+@dataclasses.dataclass(frozen=True)
+class Full(Family):
+    """Gaussians with full covariance, for up to 300 parameters."""
+
+    member = CholeskyGaussian
+    gaussian = True
+
+    def at(self, centre: Float[Array, " m"], scale: Float[Array, " m"]) -> CholeskyGaussian:
+        return CholeskyGaussian.from_covariance_factor(centre, jnp.diag(scale))
+
+    def closest(self, q: Variational) -> Variational:
+        return q
 
 
 def _half_lower(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:

@@ -36,8 +36,7 @@ from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
 from nghvi._core.errors import InputError
-from nghvi._core.variational import RemainingError, Variational
-from nghvi._linalg.damped_cg import SolveInfo, SolveOptions, damped_cg
+from nghvi._core.variational import Family, RemainingError, Variational
 from nghvi._linalg.lowrank import (
     FactorPrecision,
     factor_precision,
@@ -45,10 +44,9 @@ from nghvi._linalg.lowrank import (
     packed_size,
     unpack_lower,
 )
+from nghvi._linalg.tree import SolveInfo, SolveOptions, damped_cg
 from nghvi._programs import program
 from nghvi._typing import Scalar
-from nghvi.families.cholesky import CholeskyGaussian
-from nghvi.families.family import Family
 
 FISHER = ("exact", "printed")
 """Choices of the Fisher information: the exact one, and the one printed in the paper."""
@@ -207,7 +205,7 @@ def factor_size(dim: int, rank: int) -> int:
     return 2 * dim + packed_size(dim, rank)
 
 
-def project(q: CholeskyGaussian, rank: int) -> FactorGaussian:
+def project(q: Variational, rank: int) -> FactorGaussian:
     """Return the Gaussian with ``rank`` factors that is closest to q, starting from components."""
     sd = np.asarray(q.standard_deviation())
     correlation = np.asarray(q.covariance()) / np.outer(sd, sd)
@@ -241,7 +239,7 @@ def project(q: CholeskyGaussian, rank: int) -> FactorGaussian:
     best = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 2000}).x
     loadings = np.asarray(unpack_lower(jnp.asarray(best[:free]), m, rank)) * sd[:, None]
     return FactorGaussian(
-        q.mean, pack_lower(jnp.asarray(loadings)), jnp.asarray(sd * np.exp(best[free:])), rank
+        q.centre, pack_lower(jnp.asarray(loadings)), jnp.asarray(sd * np.exp(best[free:])), rank
     )
 
 
@@ -261,7 +259,7 @@ class Factor(Family):
     def at(self, centre: Float[Array, " m"], scale: Float[Array, " m"]) -> FactorGaussian:
         return _start(centre, scale, self.rank)
 
-    def closest(self, q: CholeskyGaussian) -> FactorGaussian:
+    def closest(self, q: Variational) -> FactorGaussian:
         return project(q, self.rank)
 
 

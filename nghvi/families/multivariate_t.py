@@ -13,7 +13,7 @@ posterior sds, and a verdict says "settled".
 """
 
 import dataclasses
-from typing import Self
+from typing import Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,10 @@ from jax.scipy.special import gammainc, gammaincc, gammaln, log_ndtr
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
+from nghvi._core.variational import Family, Variational
 from nghvi._linalg.lowrank import pack_lower
 from nghvi._typing import Scalar
 from nghvi.families.cholesky import CholeskyGaussian, WithTriangularScale
-from nghvi.families.family import Family
 
 FEWEST, MOST = 2.05, 200.0
 """Bounds on the degrees of freedom: sds exist above 2, and with 200 a t is as good as Gaussian."""
@@ -93,9 +93,9 @@ class MultivariateT(Family):
     def at(self, centre: Float[Array, " m"], scale: Float[Array, " m"]) -> CholeskyT:
         return self._with_covariance(centre, jnp.diag(scale))
 
-    def closest(self, q: CholeskyGaussian) -> CholeskyT:
+    def closest(self, q: Variational) -> CholeskyT:
         # Given the degrees, the member with the same covariance minimises the divergence to q.
-        return self._with_covariance(q.mean, q.factor)
+        return self._with_covariance(q.centre, cast(CholeskyGaussian, q).factor)
 
     def _with_covariance(self, centre: Array, factor: Array) -> CholeskyT:
         excess = self.degrees - 2
