@@ -37,7 +37,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code."""
+    """Run the program and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="nghvi",
         description="Mixed models with calibrated posteriors.",
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class UsageError(Exception):
-    """The request cannot be carried out; the message says where the problem is and what to do."""
+    """Raised if a request cannot be carried out; the message says why, and what to do."""
 
 
 def tell(
@@ -92,6 +92,13 @@ def tell(
     parser.set_defaults(run=run)
     parser.epilog = f"examples:\n{textwrap.indent(examples, '  ')}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a run."""
+    parser.add_argument(
+        "run_directory", metavar="run", type=pathlib.Path, help="the --out of a fit"
+    )
 
 
 @contextlib.contextmanager
@@ -106,12 +113,12 @@ def writing(out: pathlib.Path, flag: str) -> Iterator[None]:
 
 
 def one_line(error: object) -> str:
-    """A message without line breaks."""
+    """Return a message without line breaks."""
     return " ".join(str(error).split())
 
 
 def as_json(value: Any) -> str:
-    """JSON that every parser reads: what is not a finite number is null."""
+    """Return JSON that every parser reads, in which a number that is not finite is null."""
     return json.dumps(_plain(value), indent=2, allow_nan=False)
 
 

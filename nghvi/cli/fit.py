@@ -54,8 +54,18 @@ nghvi fit firms.parquet --target profit --group firm --out run \\
     --coordinator first-host:5000 --num-processes 2 --process-id 0   # and 1 on the other host"""
 
 
+FACTS = ("trials", "exposure", "censored", "weights")
+SETTINGS = (*FACTS, "steps", "method", "hidden", "skip", "response", "batch_groups", "devices")
+"""Arguments that are settings of the estimator by the same name."""
+DECISIVE = (
+    *("formula", "target", "group", "random", "hidden", "skip", "response", *FACTS, "seed"),
+    *("steps", "method", "batch_groups", "sep", "decimal", "thousands", "missing"),
+)
+"""Arguments that decide the result."""
+
+
 def add(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the arguments of the command."""
     tell(parser, run, EXAMPLES)
     parser.add_argument(
         "data", type=pathlib.Path, help="a .csv or .parquet table, or a folder of Parquet files"
@@ -110,7 +120,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="steps of a network or of another method")
     parser.add_argument(
         "--batch-groups",
-        type=_batch,
+        type=_number_or_word,
         metavar="N",
         help="groups per step, or auto; Parquet (with --target) is then read from disk during the "
         "fit, however large it is",
@@ -135,7 +145,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Fit or resume, save, report; exit code."""
+    """Fit or resume, save and report; return the exit code."""
     if chosen.formula is not None and (chosen.group or chosen.random):
         raise UsageError("--group and --random go with --target; the formula says both.")
     form = Csv.of(vars(chosen))
@@ -166,22 +176,19 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _read(chosen: argparse.Namespace, form: Csv, used: list[str] | None) -> pd.DataFrame:
-    """The table in memory; of Parquet and a formula only the columns that it names."""
-    parquet = chosen.data.suffix.lower() in PARQUET
-    table = read_table(chosen.data, form, used if parquet and _has(chosen.data, used) else None)
+    """Return the table in memory; of Parquet and a formula only the columns that it names."""
+    named = chosen.data.suffix.lower() in PARQUET and chosen.data.is_file() and used is not None
+    # If columns are lacking, that is said with the whole table at hand.
+    there = named and set(used or ()) <= set(column_names([chosen.data]))
+    table = read_table(chosen.data, form, used if there else None)
     known = table if used is None else table[[name for name in used if name in table]]
     if chosen.missing == "drop":
         return table.loc[without_missing(chosen.data, known, "drop").index]
     return table
 
 
-def _has(path: pathlib.Path, names: list[str] | None) -> bool:
-    """Whether a Parquet file has the columns; if not, that is said with the whole table at hand."""
-    return path.is_file() and names is not None and set(names) <= set(column_names([path]))
-
-
 def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
-    """Whether the rows are read piece by piece: if asked for, or if they do not fit into memory."""
+    """Return whether rows are read piece by piece: on request, or if memory is too small."""
     parquet = chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET
     if chosen.data.is_dir() and chosen.formula:
         raise UsageError(
@@ -214,49 +221,15 @@ def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
 
 
 def _asked(chosen: argparse.Namespace, on_disk: bool) -> dict[str, Any]:
-    """What decides the result."""
-    names = (
-        "formula",
-        "target",
-        "group",
-        "random",
-        "hidden",
-        "skip",
-        "response",
-        "trials",
-        "exposure",
-        "censored",
-        "weights",
-        "seed",
-        "steps",
-        "method",
-        "batch_groups",
-        "sep",
-        "decimal",
-        "thousands",
-        "missing",
-    )
-    given = {name: getattr(chosen, name) for name in names}
+    """Return what decides the result, by name."""
+    given = {name: getattr(chosen, name) for name in DECISIVE}
     known_by = rundir.seen_from_outside if on_disk else rundir.fingerprint
     return {"data": chosen.data.name, "sha256": known_by(chosen.data), **given}
 
 
 def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str] | None) -> Any:
-    settings = {
-        "random_state": chosen.seed,
-        "steps": chosen.steps,
-        "method": chosen.method,
-        "hidden": chosen.hidden,
-        "skip": chosen.skip,
-        "response": chosen.response,
-        "trials": chosen.trials,
-        "exposure": chosen.exposure,
-        "censored": chosen.censored,
-        "weights": chosen.weights,
-        "batch_groups": chosen.batch_groups,
-        "devices": chosen.devices,
-        "verbose": not chosen.quiet,
-    }
+    settings = {name: getattr(chosen, name) for name in SETTINGS}
+    settings |= {"random_state": chosen.seed, "verbose": not chosen.quiet}
     filled = chosen.missing == "indicator"
     if filled:
         settings["missing"] = chosen.missing
@@ -297,7 +270,7 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
 
 
 def _group(text: str | None, table: pd.DataFrame) -> list[str]:
-    """The columns of the groups: one, or several with commas between them."""
+    """Return the columns of the groups, which the text names with commas between them."""
     if text is None:
         return []
     return [text] if text in table.columns else text.split(",")
@@ -348,10 +321,6 @@ def _bounds(text: str) -> tuple[float | str, ...]:
     return tuple(_number_or_column(bound.strip()) for bound in text.split(","))
 
 
-def _batch(text: str) -> Any:
-    return text if text == "auto" else int(text)
-
-
 def _widths(text: str) -> tuple[int, ...]:
     try:
         widths = tuple(int(width) for width in text.split(","))
@@ -366,9 +335,9 @@ PROCESSES = ("coordinator", "process_id", "num_processes")
 
 
 def _add_running_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the fit runs, and where it keeps checkpoints."""
+    """Add the arguments that say where the fit runs and where it keeps checkpoints."""
     parser.add_argument(
-        "--devices", type=_devices, help="how many devices to use, or all; by default one"
+        "--devices", type=_number_or_word, help="how many devices to use, or all; by default one"
     )
     parser.add_argument("--coordinator", help="host:port of process 0, if there are several")
     parser.add_argument("--process-id", type=int, help="number of this process, from 0")
@@ -407,5 +376,5 @@ def _clear_checkpoints(chosen: argparse.Namespace) -> None:
     any_process(False)  # nobody looks before they are gone
 
 
-def _devices(text: str) -> int | str:
-    return text if text == "all" else int(text)
+def _number_or_word(text: str) -> int | str:
+    return text if text in ("all", "auto") else int(text)

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from nghvi.cli import UsageError, as_json, rundir, tell, writing
+from nghvi.cli import UsageError, add_run, as_json, rundir, tell, writing
 from nghvi.cli.table_files import (
     PARQUET,
     Csv,
     add_arguments,
-    check_cells,
-    check_column,
     named_as_in,
+    read_checked,
     read_parts,
-    read_table,
-    without_missing,
 )
 from nghvi.data.labels import encode_groups
 from nghvi.posterior.predictive import predictor_draws
@@ -37,11 +34,9 @@ nghvi predict run new.parquet -o predictions.parquet"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the arguments of the command."""
     tell(parser, run, EXAMPLES)
-    parser.add_argument(
-        "run_directory", metavar="run", type=pathlib.Path, help="the --out of a fit"
-    )
+    add_run(parser)
     parser.add_argument(
         "data", type=pathlib.Path, help="a .csv or .parquet table, or a folder of Parquet files"
     )
@@ -59,7 +54,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Write or print one line per row; exit code."""
+    """Write or print one line per row; return the exit code."""
     if chosen.out is not None and chosen.out.exists() and not chosen.force:
         raise UsageError(
             f"{chosen.out}: the file exists already; choose another -o, or --force to replace it."
@@ -89,7 +84,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _to_parquet(chosen: argparse.Namespace, estimator: "MixedEstimator", names: list[str]) -> int:
-    """Write predictions while rows are read, in the same order."""
+    """Write predictions while rows are read, in the same order; return the exit code."""
     parts: Iterator[tuple[pathlib.Path, pd.DataFrame]]
     if chosen.data.is_dir() or chosen.data.suffix.lower() in PARQUET:
         labels, bounds = estimator.group_columns_, estimator.reader_.bounds
@@ -121,24 +116,16 @@ def _to_parquet(chosen: argparse.Namespace, estimator: "MixedEstimator", names: 
 def _complete(
     chosen: argparse.Namespace, estimator: "MixedEstimator", names: list[str]
 ) -> pd.DataFrame:
-    """The inputs of a table, checked, without the rows that are to be left out."""
-    rows = read_table(chosen.data, Csv.of(vars(chosen)))
-    for name in names:
-        check_column(chosen.data, rows, name, "an input of the model")
-    rows = without_missing(chosen.data, rows[names], chosen.missing)
-    reader = estimator.reader_
-    check_cells(
-        *(chosen.data, rows, estimator.group_columns_),
-        bounds=reader.bounds,
-        may_lack=reader.may_lack,
+    form = Csv.of(vars(chosen))
+    return read_checked(
+        chosen.data, form, names, "an input of the model", estimator, chosen.missing
     )
-    return rows
 
 
 def _predicted(
     chosen: argparse.Namespace, estimator: "MixedEstimator", data: pathlib.Path, rows: pd.DataFrame
 ) -> pd.DataFrame:
-    """Predictions, with the number of their row in the table if some may be left out.
+    """Return predictions, with the number of their row in the table if some may be left out.
 
     ``data``: the file that the rows are from.
     """
@@ -150,9 +137,9 @@ def _predicted(
 
 
 def predictions(estimator: "MixedEstimator", rows: pd.DataFrame, level: float) -> pd.DataFrame:
-    """Mean and interval of every row's response, or of the second class's probability.
+    """Return mean and interval of every row's response, or of the second class's probability.
 
-    Of more classes, the probability of each.
+    For more than two classes it is the probability of each.
     """
     response = estimator.posterior_.model.response
     if response.classes and not response.support.two_valued:

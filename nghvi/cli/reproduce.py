@@ -23,9 +23,9 @@ optimisation of the machine code compile four times faster and run slower."""
 
 
 def quick_to_compile(flags: str | None = None) -> dict[str, str]:
-    """The environment of a process in which compiling is most of the work.
+    """Return the environment of a process in which compiling is most of the work.
 
-    ``flags``: further ones for XLA, in the place of those of this process.
+    ``flags`` are further ones for XLA, which replace those of this process.
     """
     given = os.environ.get("XLA_FLAGS", "") if flags is None else flags
     quick = QUICK_TO_COMPILE.get(version("jaxlib").rpartition(".")[0], "")
@@ -71,7 +71,7 @@ def run_side_by_side(commands: Sequence[Sequence[str]], console: Console) -> int
 
 
 def available_cores() -> list[int]:
-    """Cores this process may use."""
+    """Return the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -86,7 +86,7 @@ STUDY_NAMES = (
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the arguments of the command."""
     tell(parser, run, EXAMPLES)
     parser.add_argument("name", help=f"{STUDY_NAMES} or all")
     parser.add_argument("--quick", action="store_true", help="few steps and two data sets")
@@ -109,7 +109,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Tables and figures of one study or of all; exit code."""
+    """Make the tables and figures of one study or of all; return the exit code."""
     import matplotlib
     from rich.console import Console
 
@@ -149,7 +149,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _command(name: str, chosen: argparse.Namespace) -> list[str]:
-    """The command that runs one of the chosen studies."""
+    """Return the command that runs one of the chosen studies."""
     given = {
         key: getattr(chosen, key) for key in ("replicates", "seed", "out", "parameters", "data")
     }

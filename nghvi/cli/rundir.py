@@ -32,9 +32,9 @@ LIBRARIES = ("jax", "numpy", "pandas", "formulaic")
 
 @contextlib.contextmanager
 def claimed(out: pathlib.Path, *, occupied: bool) -> Iterator[None]:
-    """Make the directory and see that files can be written there, before hours of work.
+    """Make the directory, and make sure that files can be written there before hours of work.
 
-    Nobody else can claim it inside; a process that ends in any way gives it back.
+    Nobody else can claim the directory inside; a process that ends in any way gives it back.
     """
     with writing(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def _lock(out: pathlib.Path, directory: int) -> None:
 def write(
     out: pathlib.Path, estimator: "MixedEstimator", asked: dict[str, Any], table: pathlib.Path
 ) -> None:
-    """Write everything that a run keeps; of the table only its path and fingerprint."""
+    """Write everything that a run keeps; of the table only its path and fingerprint are kept."""
     estimator.save(out / MODEL)
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     versions |= {"nghvi": nghvi.__version__, "python": platform.python_version()}
@@ -82,7 +82,7 @@ def write(
 
 
 def load(out: pathlib.Path) -> Any:
-    """The fitted estimator of a run."""
+    """Return the fitted estimator of a run."""
     if not (out / MODEL).is_file():
         raise UsageError(f"{out}: there is no run (no {MODEL}); give the --out of 'nghvi fit'.")
     estimator = nghvi.load(out / MODEL)
@@ -95,7 +95,7 @@ def load(out: pathlib.Path) -> Any:
 
 
 def settings_of(out: pathlib.Path) -> dict[str, Any]:
-    """What a run says about itself."""
+    """Return what a run says about itself."""
     try:
         settings = json.loads((out / SETTINGS).read_text())
         if not all(isinstance(settings["asked"].get(name), str | None) for name in TEXTS):
@@ -108,7 +108,7 @@ def settings_of(out: pathlib.Path) -> dict[str, Any]:
 
 
 def check_asked(out: pathlib.Path, asked: dict[str, Any]) -> None:
-    """Check that a run continues with the arguments it was started with."""
+    """Raise an error unless a run continues with the arguments it was started with."""
     before = settings_of(out)["asked"]
     for name, value in json.loads(as_json(asked)).items():
         if name == "sha256" and before.get(name) != value:
@@ -124,7 +124,7 @@ def check_asked(out: pathlib.Path, asked: dict[str, Any]) -> None:
 
 
 def table_of(out: pathlib.Path) -> pathlib.Path:
-    """The table of the fit, if it is still there and the same."""
+    """Return the path of the table of the fit, if it is still there and the same."""
     settings = settings_of(out)
     path = pathlib.Path(str(settings.get("table") or settings["asked"].get("data")))
     try:
@@ -139,11 +139,11 @@ def table_of(out: pathlib.Path) -> pathlib.Path:
 
 
 def seen_from_outside(path: pathlib.Path) -> str:
-    """Tells whether Parquet files are the same as far as names, sizes and times tell."""
+    """Return a hash of the names, sizes and times of Parquet files."""
     return hashlib.sha256(as_json(parquet.fingerprint(parquet.files_of(path))).encode()).hexdigest()
 
 
 def fingerprint(path: pathlib.Path) -> str:
-    """Tells whether a file is still the same."""
+    """Return a hash of the content of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

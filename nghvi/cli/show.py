@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 import nghvi
-from nghvi.cli import UsageError, as_json, one_line, rundir, tell, writing
-from nghvi.cli.table_files import (
-    Csv,
-    check_cells,
-    check_column,
-    named_as_in,
-    read_table,
-    without_missing,
-)
+from nghvi.cli import UsageError, add_run, as_json, one_line, rundir, tell, writing
+from nghvi.cli.table_files import Csv, named_as_in, read_checked
 from nghvi.estimators.tables import LEVEL
 from nghvi.formula import parse, response_of, variables
 from nghvi.report.words import is_linear
@@ -31,17 +24,15 @@ SUMMARY_EXAMPLES = "nghvi summary run\nnghvi summary run --level 0.95 --json"
 
 
 def add_summary(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the arguments of ``nghvi summary``."""
     tell(parser, run_summary, SUMMARY_EXAMPLES)
-    parser.add_argument(
-        "run_directory", metavar="run", type=pathlib.Path, help="the --out of a fit"
-    )
+    add_run(parser)
     parser.add_argument("--level", type=float, default=LEVEL, help="probability of the intervals")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run_summary(chosen: argparse.Namespace) -> int:
-    """Print it; exit code."""
+    """Print the parameters and the verdict of a run; return the exit code."""
     estimator = rundir.load(chosen.run_directory)
     level = chosen.level
     print(as_json(findings(estimator, level)) if chosen.json else shown(estimator, level))
@@ -49,7 +40,7 @@ def run_summary(chosen: argparse.Namespace) -> int:
 
 
 def findings(estimator: "MixedEstimator", level: float = LEVEL) -> dict[str, Any]:
-    """What a program wants to know about a fit."""
+    """Return what a program wants to know about a fit."""
     return {
         "converged": bool(estimator.converged_),
         "status": estimator.status_,
@@ -66,7 +57,7 @@ def findings(estimator: "MixedEstimator", level: float = LEVEL) -> dict[str, Any
 
 
 def shown(estimator: "MixedEstimator", level: float = LEVEL) -> str:
-    """What a person wants to know about a fit."""
+    """Return what a person wants to know about a fit, as text."""
     # That of a network belongs to one mode and cannot be trusted.
     evidence = f"log evidence {estimator.log_evidence_:.2f}, " if is_linear(estimator) else ""
     return (
@@ -83,11 +74,9 @@ REPORT = "report.html"
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the arguments of ``nghvi report``."""
     tell(parser, run_report, REPORT_EXAMPLES)
-    parser.add_argument(
-        "run_directory", metavar="run", type=pathlib.Path, help="the --out of a fit"
-    )
+    add_run(parser)
     parser.add_argument(
         "--data",
         type=pathlib.Path,
@@ -101,7 +90,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def run_report(chosen: argparse.Namespace) -> int:
-    """Write it; exit code."""
+    """Write the report of a run; return the exit code."""
     estimator = rundir.load(chosen.run_directory)
     out = chosen.out or chosen.run_directory / REPORT
     if out.exists() and not chosen.force:
@@ -130,20 +119,15 @@ def run_report(chosen: argparse.Namespace) -> int:
 def _rows(
     estimator: "MixedEstimator", path: pathlib.Path, run_directory: pathlib.Path
 ) -> tuple[Any, pd.Series]:
-    """Inputs and responses in a table, as the fit read them."""
+    """Return inputs and responses in a table, as the fit read them."""
     inputs, formula = list(estimator.feature_names_in_), estimator.formula
     made_in_python = formula and not (run_directory / rundir.SETTINGS).is_file()
     asked = {} if made_in_python else rundir.settings_of(run_directory)["asked"]
-    table = read_table(path, Csv.of(asked))
     target = None if formula else asked["target"]
     names = list(variables(formula)) if formula else [*inputs, target]
-    for name in names:
-        check_column(path, table, name, "a column of the model")
-    table = without_missing(path, table[names], asked.get("missing", "error"))
-    reader = estimator.reader_
-    check_cells(
-        path, table, estimator.group_columns_, bounds=reader.bounds, may_lack=reader.may_lack
-    )
+    missing = asked.get("missing", "error")
+    role = "a column of the model"
+    table = read_checked(path, Csv.of(asked), names, role, estimator, missing)
     if formula is None:
         return table[inputs], table[target]
     return table[inputs], pd.Series(response_of(formula, table), name=parse(formula).response)
@@ -153,14 +137,14 @@ DEMO_EXAMPLES = "nghvi demo --out demo"
 
 
 def add_demo(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the arguments of ``nghvi demo``."""
     tell(parser, run_demo, DEMO_EXAMPLES)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("demo"))
     parser.add_argument("--seed", type=int, default=0)
 
 
 def run_demo(chosen: argparse.Namespace) -> int:
-    """Table, verdict, picture and report; exit code."""
+    """Fit built-in data; write table, verdict, picture and report; return the exit code."""
     import matplotlib
     from rich.console import Console
 

@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,9 @@ from nghvi._core.errors import naming_rows
 from nghvi.cli import UsageError, one_line
 from nghvi.data import parquet
 from nghvi.data.frame import suggest
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 PARQUET = parquet.SUFFIXES
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -39,7 +42,7 @@ LONGEST_CELL = 2**31 - 1
 
 
 class Csv(NamedTuple):
-    """How a CSV file is written."""
+    """The signs with which a CSV file is written."""
 
     sep: str = ","
     decimal: str = "."
@@ -47,7 +50,7 @@ class Csv(NamedTuple):
 
     @staticmethod
     def of(asked: Mapping[str, Any]) -> "Csv":
-        """As arguments say."""
+        """Return the signs that the arguments of a command state."""
         form = Csv(asked.get("sep") or ",", asked.get("decimal") or ".", asked.get("thousands"))
         if form.decimal == form.sep or form.thousands in (form.sep, form.decimal):
             raise UsageError(
@@ -59,7 +62,7 @@ class Csv(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How a CSV is written, and what becomes of rows with empty cells."""
+    """Add the arguments about the signs in a CSV, and about rows with empty cells."""
     parser.add_argument(
         "--sep", type=_character, help="column separator of a CSV, by default , (tab: '\\t')"
     )
@@ -85,7 +88,7 @@ def _character(text: str) -> str:
 
 
 def without_missing(path: pathlib.Path, table: pd.DataFrame, missing: str) -> pd.DataFrame:
-    """The complete rows of the table, if others are to be dropped; prints how many are."""
+    """Return the complete rows if others are to be dropped, and print how many are."""
     if missing != "drop":
         return table
     empty = table.isna()
@@ -105,7 +108,7 @@ def without_missing(path: pathlib.Path, table: pd.DataFrame, missing: str) -> pd
 def read_table(
     path: pathlib.Path, form: Csv = Csv(), columns: list[str] | None = None
 ) -> pd.DataFrame:
-    """A table; malformed files are bad input, not a traceback.
+    """Return a table; a malformed file is bad input and raises no other error.
 
     ``columns``: those to read from Parquet; a CSV is read whole.
     """
@@ -139,6 +142,28 @@ def read_table(
     return table.reset_index(drop=True)
 
 
+def read_checked(
+    path: pathlib.Path,
+    form: Csv,
+    names: list[str],
+    role: str,
+    estimator: "MixedEstimator",
+    missing: str,
+) -> pd.DataFrame:
+    """Return the named columns of a table, checked as a model reads them.
+
+    Rows may be left out. ``role`` is what messages call the columns.
+    """
+    table = read_table(path, form)
+    for name in names:
+        check_column(path, table, name, role)
+    table, reader = without_missing(path, table[names], missing), estimator.reader_
+    check_cells(
+        path, table, estimator.group_columns_, bounds=reader.bounds, may_lack=reader.may_lack
+    )
+    return table
+
+
 def read_parts(
     path: pathlib.Path,
     names: list[str],
@@ -148,7 +173,7 @@ def read_parts(
     bounds: Iterable[str] = (),
     may_lack: Container[str] = (),
 ) -> Iterator[tuple[pathlib.Path, int, pd.DataFrame]]:
-    """Some rows of Parquet files at a time: the file, how many rows came before, the rows."""
+    """Yield some rows of Parquet files: the file, how many rows came before, and the rows."""
     for file in parquet.files_of(path):
         source, before = parquet.open_file(file), 0
         for name in names:
@@ -164,7 +189,7 @@ def read_parts(
 
 
 def check_column(path: pathlib.Path, table: pd.DataFrame, name: str, flag: str) -> None:
-    """A column that an argument names."""
+    """Raise an error unless a table has the column that an argument names."""
     if name not in table.columns:
         known = suggest(name, table.columns)
         raise UsageError(f"{path}: there is no column {name!r} ({flag}). {known}")
@@ -178,9 +203,10 @@ def check_cells(
     bounds: Iterable[str] = (),
     may_lack: Container[str] = (),
 ) -> None:
-    """No empty cells, no infinite numbers but bounds, and no stray words except in labels.
+    """Raise an error if there are empty cells, infinite numbers or stray words.
 
-    ``before``: rows of the file before these; ``may_lack``: columns that may have empty cells.
+    ``before``: rows of the file before these. Words are allowed in the columns ``labels``, infinite
+    numbers in ``bounds``, and empty cells in ``may_lack``.
     """
 
     def complain(column: pd.Series, bad: pd.Series, problem: str, remedy: str) -> None:
@@ -205,7 +231,7 @@ def check_cells(
 
 
 def check_classes(path: pathlib.Path, column: pd.Series) -> None:
-    """All classes of an ordered category have rows, though Parquet keeps no levels of numbers."""
+    """Raise an error if a class of an ordered category has no row."""
     if path.suffix.lower() not in PARQUET or isinstance(column.dtype, pd.CategoricalDtype):
         return
     number, there = parquet.num_ordered_levels(path, str(column.name)), np.unique(column)
@@ -219,22 +245,23 @@ def check_classes(path: pathlib.Path, column: pd.Series) -> None:
 
 
 def place(path: pathlib.Path, row: int) -> str:
-    """File and line of a row of the table."""
+    """Return the file and the line of a row of the table, in words."""
     return f"{path}, {_line(path, row)}"
 
 
 def named_as_in(
     path: pathlib.Path, table: pd.DataFrame | None
 ) -> contextlib.AbstractContextManager[None]:
-    """Messages inside name rows of the table, some of which may be left out, as the file has them.
+    """Make messages inside call the rows of the table as the file has them.
 
-    The index of the table says which row of the file each is; None: the rows stay on disk.
+    Some rows of the file may have been left out: the index of the table says which row of the file
+    each is. None stands for rows that stay on disk.
     """
     return naming_rows(lambda row: _line(path, row if table is None else int(table.index[row])))
 
 
 def _line(path: pathlib.Path, row: int) -> str:
-    """The line of a row of a CSV; the number of a row elsewhere, from 1."""
+    """Return the line of a row of a CSV in words; elsewhere the number of the row, from 1."""
     if path.suffix.lower() == ".csv":
         with _cells(path) as reader:
             filled = (reader.line_num for cells in reader if cells)
@@ -246,7 +273,7 @@ def _line(path: pathlib.Path, row: int) -> str:
 
 @contextlib.contextmanager
 def _cells(path: pathlib.Path, sep: str = ",") -> Iterator[Any]:
-    """A reader of a CSV's rows that knows which line it is at, however long the cells are."""
+    """Open a CSV and return a reader of its rows that knows which line it is at."""
     before = csv.field_size_limit(LONGEST_CELL)
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -277,7 +304,7 @@ def _read_csv(path: pathlib.Path, form: Csv) -> pd.DataFrame:
 
 
 def _check_names(path: pathlib.Path, sep: str) -> None:
-    """Check that the first line separates the columns and gives them different names."""
+    """Raise an error unless the first line separates the columns and names them differently."""
     with _cells(path, sep) as reader:
         try:
             names: list[str] = next((cells for cells in reader if cells), [])
@@ -320,7 +347,7 @@ def _shown(cell: object) -> str:
 
 
 def _check_words(path: pathlib.Path, column: pd.Series, before: int) -> None:
-    """A column of measurements with a few words in it would silently become categories."""
+    """Raise an error if a column of measurements has a few words in it."""
     numbers = pd.to_numeric(column.astype(str), errors="coerce")
     known = numbers.dropna()
     different = known.nunique()
@@ -342,7 +369,7 @@ GIGABYTE = 1e9
 
 
 def memory_budget(asked: float | None) -> float:
-    """Bytes that a table may take."""
+    """Return how many bytes a table may take."""
     if asked is None:
         return SHARE * _free()
     if not asked > 0:
@@ -351,7 +378,7 @@ def memory_budget(asked: float | None) -> float:
 
 
 def memory_needed(path: pathlib.Path, columns: list[str] | None = None) -> float:
-    """Bytes that the columns (all, if None) of a file take; 0 for what cannot be told."""
+    """Return how many bytes columns of a file (all, if None) take; 0 if that is unknown."""
     if not path.is_file():
         return 0
     if path.suffix.lower() not in parquet.SUFFIXES:
@@ -368,7 +395,7 @@ def memory_needed(path: pathlib.Path, columns: list[str] | None = None) -> float
 
 
 def in_gigabytes(size: float) -> str:
-    """In words."""
+    """Return a number of bytes in words."""
     return f"{size / GIGABYTE:.2g} GB"
 
 

@@ -24,12 +24,12 @@ PANEL = (3.4, 2.7)
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
-    """The axes to draw on."""
+    """Return the axes to draw on."""
     return plt.subplots()[1] if ax is None else ax
 
 
 def grid_or_new(ax: Any, number: int, columns: int) -> np.ndarray:
-    """That many axes in a row (or rows) of a figure, those of ``ax`` if it is given."""
+    """Return that many axes in rows of a figure: those of ``ax`` if it is given."""
     if ax is not None:
         given = np.atleast_1d(np.asarray(ax, dtype=object))
         if given.size < number:
@@ -55,7 +55,7 @@ def legend_above(ax: Axes, **settings: Any) -> None:
 
 
 def line_colour() -> str:
-    """The colour of reference lines: that of the frame, which a style may have changed."""
+    """Return the colour of reference lines: that of the frame, which a style may have changed."""
     return plt.rcParams["axes.edgecolor"]
 
 
@@ -64,7 +64,7 @@ NAMED_GROUPS = 40
 
 
 def trace(estimator: MixedEstimator, ax: Axes | None = None) -> Axes:
-    """The noisy objective of the last stage against the step, with the final ELBO."""
+    """Draw the noisy objective of the last stage against the step, with the final ELBO."""
     table = estimator.trace_
     if table.empty:
         raise DataError(f"method={estimator.method!r} keeps no trace: there is nothing to draw.")
@@ -88,7 +88,7 @@ def posterior(
     ax: Any = None,
     truth: float | Mapping[str, float] | None = None,
 ) -> Any:
-    """Posterior density of a parameter, with its 90 % interval.
+    """Draw the posterior density of a parameter with its 90 % interval.
 
     Several names, or None for all main parameters, make a grid; ``truth`` then maps names to
     values.
@@ -107,7 +107,7 @@ def posterior(
 
 
 def draw_density(drawn: tables.Drawn, name: str, ax: Axes, truth: Any = None) -> Axes:
-    """The density of one parameter."""
+    """Draw the density of one parameter."""
     values = drawn.values[name]
     row: Any = drawn.summary.loc[name]
     if row["sd"] > 0:
@@ -131,7 +131,7 @@ def draw_density(drawn: tables.Drawn, name: str, ax: Axes, truth: Any = None) ->
 def caterpillar(
     estimator: MixedEstimator, effect: str | None = None, ax: Axes | None = None, most: int = 200
 ) -> Axes:
-    """Group effects in order of size, with 90 % intervals.
+    """Draw group effects in order of size, with 90 % intervals.
 
     With more than ``most`` groups, only those at evenly spaced ranks are shown, including the
     extremes.
@@ -151,7 +151,7 @@ def caterpillar(
 
 
 def draw_caterpillar(table: pd.DataFrame, effect: str, ax: Axes, most: int = 200) -> Axes:
-    """One of the effects of a table of groups."""
+    """Draw one of the effects of a table of groups."""
     table = table.sort_values(f"{effect}_mean")
     number = len(table)
     table = table.iloc[np.linspace(0, number - 1, min(number, most)).round().astype(int)]
@@ -170,7 +170,7 @@ def draw_caterpillar(table: pd.DataFrame, effect: str, ax: Axes, most: int = 200
 
 
 def overview(estimator: MixedEstimator, truth: dict[str, float] | None = None) -> Figure:
-    """One figure: trace, group effects and the density of every main parameter."""
+    """Draw trace, group effects and the density of every main parameter in one figure."""
     drawn = tables.drawn_parameters(estimator.posterior_)
     panels = 2 + len(drawn.values)
     columns = 4
@@ -199,7 +199,7 @@ def lek(
     ax: Axes | None = None,
     **settings: Any,
 ) -> Axes:
-    """Expected response along one input, with bands; settings as in ``interpret.lek_profile``."""
+    """Draw the expected response along one input, with bands; see ``interpret.lek_profile``."""
     table = interpret.lek_profile(estimator, variable, groups, reference, **settings)
     ax = _curves(estimator, table, ax)
     ax.set_title(f"Lek profile: {table.columns[1]}")
@@ -214,7 +214,7 @@ def partial_dependence(
     ax: Axes | None = None,
     **settings: Any,
 ) -> Axes:
-    """Average expected response of the rows of X against one input, with bands.
+    """Draw the average expected response of the rows of X against one input, with bands.
 
     Settings as in ``interpret.partial_dependence``.
     """
@@ -231,7 +231,7 @@ def variance_share(
     most: int = 20,
     **settings: Any,
 ) -> Axes:
-    """Shares of the ``most`` important features in the variance between groups, with sds.
+    """Draw shares of the ``most`` important features in the variance between groups.
 
     Settings as in ``interpret.variance_share``.
     """
@@ -249,7 +249,7 @@ def variance_share(
 
 
 def _curves(estimator: MixedEstimator, table: Any, ax: Axes | None) -> Axes:
-    """One line per group: with bands and a legend if there are few, otherwise thin and grey."""
+    """Draw a line per group, with bands and a legend if there are few, else thin and grey."""
     ax = axes_or_new(ax)
     variable, labels = table.columns[1], list(dict.fromkeys(table["group"]))
     few, named = len(labels) <= len(CURVES), isinstance(estimator.group_, str)

@@ -34,7 +34,7 @@ def predictive_check(
     draws: int = 50,
     seed: int = 0,
 ) -> Axes:
-    """Data sets simulated from the model, compared with the observed one.
+    """Draw data sets simulated from the model, compared with the observed one.
 
     For numbers, the densities of all responses; for counts and several classes, how often each
     value occurs; for two classes, the share of the second class in every group (or, without
@@ -62,7 +62,7 @@ def predictive_check(
 
 
 def _densities(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
-    """Smoothed histograms on one grid with one bandwidth, so that they can be compared."""
+    """Draw smoothed histograms on one grid with one bandwidth, so that they can be compared."""
     low, high = np.quantile(np.concatenate([y, replicated.ravel()]), [0.001, 0.999])
     spread = min(np.std(y), np.subtract(*np.quantile(y, [0.75, 0.25])) / 1.34) or np.std(y)
     width = 1.06 * spread * len(y) ** -0.2
@@ -82,7 +82,7 @@ def _densities(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
 
 
 def _bars(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
-    """How often each whole number occurs, neighbours taken together where there are many."""
+    """Draw how often each whole number occurs, many of them taken together by neighbours."""
     last = max(y.max(), np.quantile(replicated, 0.999))
     width = max(1, int(np.ceil((last - y.min() + 1) / CELLS)))
     edges = np.arange(y.min(), last + width + 1, width) - 0.5
@@ -96,7 +96,7 @@ def _bars(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
 
 
 def _cells(estimator: MixedEstimator, X: Any, replicated: np.ndarray) -> np.ndarray:
-    """A number for every row: its group's, or the tenth of its probability."""
+    """Return a number for every row: its group's, or the tenth of its probability."""
     if len(estimator.groups_):
         return estimator.reader_.request(estimator.posterior_, X).codes
     rank = np.argsort(np.argsort(replicated.mean(axis=0), kind="stable"))
@@ -122,7 +122,7 @@ def _shares(y: np.ndarray, replicated: np.ndarray, cells: np.ndarray, kind: str,
 def calibration(
     estimator: MixedEstimator, X: Any, y: Any, ax: Any = None, **settings: Any
 ) -> np.ndarray:
-    """Whether predicted probabilities agree with observed frequencies, in two panels.
+    """Draw in two panels whether predicted probabilities agree with observed frequencies.
 
     For numbers and counts: a histogram of the probability integral transform, and the share of
     responses inside intervals of every level. For two classes: observed shares by predicted
@@ -134,7 +134,7 @@ def calibration(
 def draw_calibration(
     estimator: MixedEstimator, checked: pd.DataFrame, ax: Any = None
 ) -> np.ndarray:
-    """The picture of :func:`calibration` from rows that are checked already."""
+    """Draw the picture of :func:`calibration` from rows that are checked already."""
     axes = grid_or_new(ax, 2, 2)
     left, right = axes.ravel()[:2]
     if not estimator.posterior_.model.response.support.two_valued:
@@ -165,7 +165,7 @@ def _pit_histogram(pit: np.ndarray, ax: Axes) -> None:
 
 
 def _coverage(pit: np.ndarray, ax: Axes) -> None:
-    """y is inside the central interval of a level if its PIT is within level / 2 of a half."""
+    """Draw how many y are inside intervals: those with a PIT within level / 2 of a half."""
     level = np.linspace(0.01, 0.99, 99)
     inside = np.mean(np.abs(pit - 0.5)[:, None] <= level / 2, axis=0)
     noise = 2 * np.sqrt(level * (1 - level) / len(pit))
@@ -194,7 +194,7 @@ def _reliability(checked: pd.DataFrame, second: str, ax: Axes) -> None:
 def residuals(
     estimator: MixedEstimator, X: Any, y: Any, ax: Axes | None = None, **settings: Any
 ) -> Axes:
-    """Residuals against predictions, with averages; settings as in ``check_rows``.
+    """Draw residuals against predictions, with averages; settings as in ``check_rows``.
 
     For numbers, each residual is divided by its predictive sd. For classes, where single residuals
     tell nothing, averages of observed minus predicted are shown with the range to expect.
@@ -205,7 +205,7 @@ def residuals(
 def draw_residuals(
     estimator: MixedEstimator, checked: pd.DataFrame, ax: Axes | None = None
 ) -> Axes:
-    """The picture of :func:`residuals` from rows that are checked already."""
+    """Draw the picture of :func:`residuals` from rows that are checked already."""
     ax = axes_or_new(ax)
     left = checked["observed"] - checked["predicted"]
     ax.axhline(0, color=line_colour(), lw=0.8)
@@ -240,7 +240,7 @@ def draw_residuals(
 
 
 def _binned(at: pd.Series, value: pd.Series) -> pd.DataFrame:
-    """Averages in bins with equal numbers of rows."""
+    """Return averages in bins with equal numbers of rows."""
     bins = int(np.clip(len(at) // 10, 1, BINS))
     rank = at.rank(method="first").to_numpy()
     cell = ((rank - 1) * bins // len(at)).astype(int)

@@ -20,18 +20,18 @@ from nghvi.plots.pictures import BLUE, GREY, ORANGE
 
 
 class Html(str):
-    """Markup that is finished."""
+    """A text that is finished markup."""
 
     __slots__ = ()
 
 
 def text(value: object) -> str:
-    """Markup of anything: escaped, unless it is markup already."""
+    """Return the markup of anything: escaped, unless it is markup already."""
     return value if isinstance(value, Html) else html.escape(str(value))
 
 
 def element(tag: str, *content: object, **attributes: str) -> Html:
-    """``<tag ...>content</tag>``; a trailing underscore of an attribute's name is dropped."""
+    """Return ``<tag ...>content</tag>``; attributes lose an underscore at the end of their name."""
     given = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
         for name, value in attributes.items()
@@ -40,17 +40,17 @@ def element(tag: str, *content: object, **attributes: str) -> Html:
 
 
 def join(parts: Iterable[object]) -> Html:
-    """One after the other."""
+    """Return the markup of several parts, one after the other."""
     return Html("\n".join(map(text, parts)))
 
 
 def paragraph(*content: object, **attributes: str) -> Html:
-    """A paragraph."""
+    """Return a paragraph."""
     return element("p", *content, **attributes)
 
 
 def section(title: str, *content: object) -> Html:
-    """A part of the page with a heading of its own."""
+    """Return a part of the page with a heading of its own."""
     name = "".join(c if c.isalnum() else "-" for c in title.lower())
     return element("section", element("h2", title, id=name), *content, aria_labelledby=name)
 
@@ -58,7 +58,7 @@ def section(title: str, *content: object) -> Html:
 def table(
     caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], *, kind: str = "numbers"
 ) -> Html:
-    """A table whose first column names the rows; wide ones scroll inside their frame.
+    """Return a table whose first column names the rows; wide ones scroll inside their frame.
 
     ``kind="text"``: the last column holds words; ``"reading"``: it says in words what the numbers
     do, and phones leave it and the third one out.
@@ -75,7 +75,7 @@ def table(
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
-    """Names and values side by side."""
+    """Return names and values side by side."""
     rows = (element("div", element("dt", name), element("dd", value)) for name, value in pairs)
     return element("dl", *rows)
 
@@ -186,7 +186,7 @@ class Gallery:
     def picture(
         self, draw: Callable[[Any], Any], *captions: str, size: tuple[float, float] = WIDE
     ) -> list[Html]:
-        """What ``draw`` puts on its axes: one, or an array with one for every caption."""
+        """Return what ``draw`` puts on its axes: one, or an array with one for every caption."""
         with _styled():
             # Not pyplot's, which would open windows in a session that has them.
             figures = [Figure(figsize=size, layout="constrained") for _ in captions]
@@ -212,7 +212,7 @@ def _styled() -> Iterator[None]:
 
 
 def _inline(svg: str, prefix: str) -> str:
-    """The element alone: no prologue, no metadata, no fonts, own identifiers, page's colours."""
+    """Return the ``svg`` element alone, with identifiers of its own and the page's colours."""
     box = re.search(r'viewBox="[^"]*"', svg)
     svg = f"<svg {box[0] if box else ''}" + svg[svg.index(">", svg.index("<svg")) :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)

@@ -36,7 +36,7 @@ def write_report(
 
 
 def page(subject: Subject) -> str:
-    """The document."""
+    """Return the document as text."""
     title = TITLES[subject.estimator.posterior_.model.response.classes]
     now = datetime.datetime.now().astimezone()
     when = element("time", f"{now:%d %B %Y, %H:%M}", datetime=now.isoformat(timespec="minutes"))

@@ -34,7 +34,7 @@ from nghvi.report.html import (
 
 
 class Subject(NamedTuple):
-    """What the page is about."""
+    """The fitted model that the page is about, and the rows that it is judged by."""
 
     estimator: MixedEstimator
     X: Any
@@ -56,7 +56,7 @@ LIBRARIES = ("nghvi", "jax", "numpy", "scipy", "scikit-learn", "arviz-stats", "m
 
 
 def verdict(subject: Subject) -> Html:
-    """Can this be used? And if not, what to do."""
+    """Say whether the fit can be used, and if not, what to do."""
     found = words.judgement(subject.estimator)
     content = [element("h2", found.heading, id="verdict"), paragraph(element("strong", found.use))]
     content.append(paragraph(found.sentence))
@@ -68,7 +68,7 @@ def verdict(subject: Subject) -> Html:
 
 
 def fitted(subject: Subject) -> Html:
-    """Data, columns and kind of model."""
+    """Say what was fitted: data, columns and kind of model."""
     estimator = subject.estimator
     posterior = estimator.posterior_
     names, effects = list(estimator.reader_.inputs), posterior.names.effects
@@ -113,7 +113,7 @@ def _listed(names: list[str], most: int = 12) -> str:
 
 
 def predictions(subject: Subject) -> Html:
-    """Predictive check, calibration and residuals, or why there are none."""
+    """Show predictive check, calibration and residuals, or say why there are none."""
     estimator, checked = subject.estimator, subject.checked
     title = "Predictions against data"
     if checked is None:
@@ -159,7 +159,7 @@ def predictions(subject: Subject) -> Html:
 
 
 def optimisation(subject: Subject) -> Html:
-    """How the fit went."""
+    """Show how the fit went."""
     estimator = subject.estimator
     pairs = [
         ("Steps", f"{estimator.n_iter_:,}"),
@@ -180,7 +180,7 @@ def optimisation(subject: Subject) -> Html:
 
 
 def reproduction(subject: Subject) -> Html:
-    """Code, settings and versions."""
+    """List code, settings and versions."""
     estimator = subject.estimator
     settings = estimator.get_params()
     usual = type(estimator)().get_params()
@@ -207,7 +207,7 @@ def reproduction(subject: Subject) -> Html:
 
 
 def _call(estimator: MixedEstimator, changed: dict[str, Any]) -> list[str]:
-    """The lines that fit it again and write the page."""
+    """Return the lines of code that fit the model again and write the page."""
     if estimator.formula is None:
         name, arguments, rows = f"nghvi.{type(estimator).__name__}", [], "X, y"
     else:
@@ -220,7 +220,7 @@ def _call(estimator: MixedEstimator, changed: dict[str, Any]) -> list[str]:
 
 
 def page_sections(subject: Subject) -> Html:
-    """All parts in the order of the page."""
+    """Return all sections in the order of the page."""
     model = (verdict, fitted, parameters, priors, groups, profiles)
     parts = (*model, predictions, optimisation, reproduction)
     return join(found for part in parts if (found := part(subject)) is not None)
@@ -231,7 +231,7 @@ MOST_PARAMETERS, MOST_EFFECTS, MOST_INPUTS = 16, 4, 4
 
 
 def parameters(subject: Subject) -> Html:
-    """Coefficients, variance components and their densities."""
+    """Show coefficients, variance components and their densities."""
     estimator = subject.estimator
     drawn = tables.drawn_parameters(estimator.posterior_)
     summary: Any = drawn.summary
@@ -282,7 +282,7 @@ def parameters(subject: Subject) -> Html:
 
 
 def priors(subject: Subject) -> Html | None:
-    """The parameters whose posterior depends on the priors; nothing if there are none."""
+    """List the parameters whose posterior depends on the priors; None if there are none."""
     estimator = subject.estimator
     if not words.is_linear(estimator):  # priors of learnt features always matter
         return None
@@ -323,7 +323,7 @@ def _numbers(row: pd.Series) -> list[str]:
 
 
 def _component(name: str) -> str:
-    """The parameter's name in plain words."""
+    """Return a parameter's name in plain words."""
     kind, _, inside = name.partition("[")
     inside = inside.removesuffix("]")
     plain = {
@@ -340,7 +340,7 @@ def _cut(names: list) -> str:
 
 
 def groups(subject: Subject) -> Html | None:
-    """Caterpillar plots."""
+    """Show the effects of the groups in caterpillar plots; None without groups."""
     estimator = subject.estimator
     effects = estimator.posterior_.names.effects
     if not effects:
@@ -368,7 +368,7 @@ def groups(subject: Subject) -> Html | None:
 
 
 def profiles(subject: Subject) -> Html | None:
-    """Lek profiles of the inputs that move a network's prediction most."""
+    """Show Lek profiles of the inputs that move a network's prediction most."""
     estimator = subject.estimator
     if words.is_linear(estimator):
         return None
@@ -399,7 +399,7 @@ def profiles(subject: Subject) -> Html | None:
 
 
 def _typical_groups(estimator: MixedEstimator, name: str, among: int = 50) -> list:
-    """The groups with the lowest, the middle and the highest profile among some of one factor."""
+    """Return the groups with the lowest, a medium and the highest profile among some."""
     labels = estimator.groups_
     if isinstance(labels, dict) or not len(labels):
         return []

@@ -24,7 +24,7 @@ class Judgement(NamedTuple):
 
 
 def judgement(estimator: MixedEstimator) -> Judgement:
-    """The panel that opens the report."""
+    """Return the words of the panel that opens the report."""
     inference = estimator.posterior_.inference
     verdict, linear = inference.verdict, is_linear(estimator)
     heading = verdict.status.heading
@@ -45,12 +45,12 @@ def judgement(estimator: MixedEstimator) -> Judgement:
 
 
 def is_linear(estimator: MixedEstimator) -> bool:
-    """Whether coefficients belong to input columns."""
+    """Return whether coefficients belong to input columns."""
     return estimator.posterior_.model.trunk.linear
 
 
 def number(value: float, sd: float = np.nan) -> str:
-    """Rounded to two digits of its sd (to four of its own without one)."""
+    """Return a number rounded to two digits of its sd, or to four of its own without one."""
     if not np.isfinite(value):
         return "-"
     unit = sd if np.isfinite(sd) and sd > 0 else abs(value) / 100
@@ -61,14 +61,14 @@ def number(value: float, sd: float = np.nan) -> str:
 
 
 def sign(row: pd.Series) -> str:
-    """What the 90 % interval says about the direction."""
+    """Return what the 90 % interval says about the direction."""
     if row["q5"] > 0:
         return "positive"
     return "negative" if row["q95"] < 0 else "sign uncertain"
 
 
 def scale(estimator: MixedEstimator) -> str:
-    """What coefficients are measured on if that is not the scale of the response."""
+    """Return what coefficients are measured on if that is not the scale of the response."""
     response = estimator.posterior_.model.response
     if response.support.two_valued:
         effect = f"makes {estimator.classes_[1]} more probable"
@@ -78,12 +78,12 @@ def scale(estimator: MixedEstimator) -> str:
 
 
 def share(value: float) -> str:
-    """A share in per cent."""
+    """Return a share in per cent."""
     return f"{100 * value:.0f} %"
 
 
 def accuracy(estimator: MixedEstimator, checked: pd.DataFrame) -> str:
-    """How close predictions are to what was observed."""
+    """Return how close predictions are to what was observed."""
     y, predicted = checked["observed"].to_numpy(), checked["predicted"].to_numpy()
     if estimator.posterior_.model.response.support.two_valued:
         right = 1 - scores.misclassification_rate(y, predicted)
@@ -100,7 +100,7 @@ def accuracy(estimator: MixedEstimator, checked: pd.DataFrame) -> str:
 
 
 def agreement(distances: np.ndarray) -> str:
-    """How far the two starts of a network are apart."""
+    """Return how far the two starts of a network are apart."""
     return (
         "The result mixes two starts of the network, whose predictions are "
         f"{distances.mean():.2f} posterior sd apart on average, and {distances.max():.2f} at most. "
@@ -109,7 +109,7 @@ def agreement(distances: np.ndarray) -> str:
 
 
 def coverage(checked: pd.DataFrame) -> str:
-    """Whether intervals cover as much as they should, and how far off chance alone could be."""
+    """Return whether intervals cover as much as they should, and how far off chance could be."""
     return " ".join(_coverage(checked["pit"].to_numpy(), level) for level in (0.5, 0.9))
 
 
@@ -124,7 +124,7 @@ def _coverage(pit: np.ndarray, level: float) -> str:
 
 
 def rows_checked(checked: pd.DataFrame, total: int) -> str:
-    """Which rows were compared with their predictions, and how."""
+    """Return which rows were compared with their predictions, and how."""
     some = len(checked) < total
     which = f"{len(checked):,} of {total:,} rows, drawn at random" if some else f"{total:,} rows"
     if checked.attrs[ORIGIN] == PARTLY:

@@ -46,7 +46,7 @@ def save(fitted: Any, path: str | os.PathLike) -> None:
 
 
 def load(path: str | os.PathLike) -> Any:
-    """The estimator or the ``Posterior`` that was saved to ``path``, ready to predict.
+    """Return the estimator or the ``Posterior`` that was saved to ``path``, ready to predict.
 
     Classes of your own must be registered first (:func:`register`): the file only names them.
     """
@@ -107,7 +107,7 @@ def _check_learnt(kind: Any, attributes: dict[str, Any]) -> None:
 
 
 def _checked(posterior: Any) -> Any:
-    """The posterior, if its parts fit together."""
+    """Return the posterior if its parts fit together, else raise an error."""
     if not hasattr(posterior, "check"):
         raise StorageError(f"the file holds a {type(posterior).__name__}, not a posterior.")
     with _altered_if_it_fails():

@@ -23,7 +23,7 @@ KEPT = 3
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be read, and an earlier one is used."""
+    """Issued if a checkpoint cannot be read and an earlier one is used."""
 
 
 class Checkpoints:
@@ -46,7 +46,7 @@ class Checkpoints:
             ) from None
 
     def newest(self) -> Position | None:
-        """The position in the newest checkpoint that can be read; None if there are no checkpoints.
+        """Return the position in the newest checkpoint that can be read; None if there are none.
 
         All processes must call this.
         """
@@ -119,12 +119,12 @@ class Checkpoints:
 
 
 def checkpoint_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Checkpoints in a directory, the newest last."""
+    """Return the checkpoints in a directory, the newest last."""
     return sorted(p for p in directory.glob(f"*{SUFFIX}") if p.stem.isdigit())
 
 
 def number(path: pathlib.Path) -> int:
-    """The place of a checkpoint among all."""
+    """Return the place of a checkpoint among all."""
     return int(path.stem)
 
 

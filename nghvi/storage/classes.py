@@ -30,7 +30,7 @@ from nghvi._core.hybrid import Info, State
 from nghvi._core.loop import Fit
 from nghvi._core.step_rules import NaturalState, ScaleState
 from nghvi._core.variational import RemainingError
-from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
+from nghvi._linalg.tree import SolveInfo, SolveOptions
 from nghvi._sklearn import Estimator
 from nghvi.data import LinearStatistics, Panel, Rows
 from nghvi.data.coding import Coding
@@ -58,7 +58,7 @@ from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartP
 from nghvi.recipes.importance import Pool
 from nghvi.recipes.run import Ended, Position, Run
 from nghvi.recipes.verdict import Cause, Status, Verdict
-from nghvi.responses import RESPONSES
+from nghvi.responses import RESPONSES, Interval
 
 KINDS: dict[type, tuple[type, ...]] = {
     float: (numbers.Real, np.number, np.ndarray, jax.Array),
@@ -72,7 +72,7 @@ KINDS: dict[type, tuple[type, ...]] = {
 
 @functools.cache
 def hints_of(cls: type) -> Mapping[str, Any]:
-    """Annotations of a class by field; none if they cannot be told."""
+    """Return the annotations of a class by field; none if they cannot be told."""
     try:
         return typing.get_type_hints(cls)
     except (NameError, TypeError, AttributeError):
@@ -80,13 +80,13 @@ def hints_of(cls: type) -> Mapping[str, Any]:
 
 
 def misfit(cls: type, fields: Mapping[str, Any]) -> str | None:
-    """The first field whose value is of another kind than its annotation."""
+    """Return the first field whose value is of another kind than its annotation."""
     hints = hints_of(cls)
     return next((name for name, v in fields.items() if not fits(v, hints.get(name, Any))), None)
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value may be what the annotation says."""
+    """Return whether a value may be what the annotation says."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, each) for each in arguments)
@@ -127,7 +127,7 @@ def _fits_tuple(value: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def _fits_array(value: Any, hint: Any) -> bool:
-    """An array with as many dimensions, or more where several are kept as one."""
+    """Return whether a value is an array of enough dimensions: several may be kept as one."""
     if isinstance(value, numbers.Number):
         return not hint.dims
     return isinstance(value, np.ndarray | jax.Array) and value.ndim >= len(hint.dims)
@@ -143,7 +143,7 @@ LEFT_OUT: dict[type, dict[str, Any]] = {
 
 
 def _verdict_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
-    """A verdict was a sentence once, whose beginning said what had happened."""
+    """Return the fields of a verdict that was a sentence, whose beginning said what happened."""
     if "sentence" not in fields:
         return fields
     beginning = fields["sentence"].partition(":")[0].partition(" as far")[0]
@@ -157,7 +157,7 @@ def _verdict_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows_on_disk_of_earlier_versions(fields: dict[str, Any]) -> dict[str, Any]:
-    """Centres and scales of rows on disk were fields of their own once."""
+    """Return the fields of rows on disk whose centres and scales were fields of their own."""
     apart = ("centre", "scale", "y_centre", "y_scale")
     if not fields.keys() >= set(apart):
         return fields
@@ -176,6 +176,7 @@ UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
         {"effects_unit": None, "start": None, "num_facts": 0, "grid": None} | fields
     ),
     Pool: lambda fields: {"member": None} | fields,
+    Interval: lambda fields: {"bounds" if k == "ends" else k: v for k, v in fields.items()},
     SeveralFactors: lambda fields: {"grid": None} | fields,
     GeneralFactors: lambda fields: {"grid": None} | fields,
 }
@@ -216,7 +217,7 @@ def register(cls: Class) -> Class:
 
 
 def class_named(name: str) -> type:
-    """The class that a file means."""
+    """Return the class that a file means."""
     known = _known(name) if isinstance(name, str) else None
     if known is None:
         raise StorageError(
@@ -234,12 +235,12 @@ def _known(name: str) -> type | None:
 
 
 def is_registered(cls: type) -> bool:
-    """Whether instances of exactly this class may be saved."""
+    """Return whether instances of exactly this class may be saved."""
     return _known(cls.__name__) is cls
 
 
 def field_names(cls: type) -> tuple[str, ...]:
-    """Names of everything an instance consists of."""
+    """Return the names of everything that an instance consists of."""
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return cls._fields
     if issubclass(cls, enum.Enum):
@@ -258,7 +259,7 @@ def _is_frozen(cls: type) -> bool:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """What is to be saved of an instance."""
+    """Return what is to be saved of an instance, by name."""
     left_out = LEFT_OUT.get(type(value), {})
     return {
         name: left_out[name] if name in left_out else getattr(value, name)
@@ -267,9 +268,9 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 def instance(cls: type, fields: dict[str, Any]) -> Any:
-    """The instance with these fields, its constructor not called."""
-    if cls in UPGRADES:
-        fields = UPGRADES[cls](fields)
+    """Return the instance with these fields, without calling its constructor."""
+    # A class of a layer above this one says itself how its fields have changed.
+    fields = UPGRADES.get(cls, getattr(cls, "upgraded", dict))(fields)
     # What an earlier version did not have yet; only tuples with names have such defaults.
     fields = getattr(cls, "_field_defaults", {}) | fields
     expected = set(field_names(cls))

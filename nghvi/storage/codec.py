@@ -28,13 +28,13 @@ ROOT = "model"
 
 
 def encode(value: Any) -> tuple[Json, Arrays]:
-    """JSON value and named arrays that together hold ``value``."""
+    """Return a JSON value and named arrays that together hold ``value``."""
     encoder = _Encoder()
     return encoder.encode(value, ROOT), encoder.arrays
 
 
 def decode(value: Json, arrays: Arrays) -> Any:
-    """What :func:`encode` was given."""
+    """Return what :func:`encode` was given."""
     try:
         return _Decoder(arrays).decode(value)
     except StorageError:
@@ -231,7 +231,7 @@ FIXED_WIDTH = "biufcSUMm"
 
 
 def pack(array: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
-    """Description and tensor of an array."""
+    """Return the description and the tensor of an array."""
     if array.dtype.kind not in FIXED_WIDTH:
         raise StorageError(f"arrays of {array.dtype} cannot be saved; convert it first.")
     # The memory order is kept: a matrix product may differ in its last bit with another one.
@@ -244,7 +244,7 @@ def pack(array: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
 
 
 def unpack(described: dict[str, Any], tensor: np.ndarray) -> np.ndarray:
-    """The array, checked against its description."""
+    """Return the array, checked against its description."""
     dtype, shape = np.dtype(described["dtype"]), tuple(described["shape"])
     if dtype.kind not in FIXED_WIDTH:
         raise StorageError(f"arrays of {dtype} are not read from files.")

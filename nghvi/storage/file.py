@@ -35,11 +35,11 @@ UNREADABLE = (
 
 
 class DamagedError(StorageError):
-    """The file is not what was written."""
+    """Raised if a file is not what was written."""
 
 
 class Stored(NamedTuple):
-    """What a model file holds."""
+    """The content of a model file."""
 
     model: Any
     arrays: dict[str, np.ndarray]
@@ -171,7 +171,7 @@ def _damaged(path: str | os.PathLike, reason: str) -> "DamagedError":
 
 
 def library_version() -> str:
-    """The nghvi that is running."""
+    """Return the version of the nghvi that is running."""
     try:
         return importlib.metadata.version("nghvi")
     except importlib.metadata.PackageNotFoundError:
@@ -179,7 +179,7 @@ def library_version() -> str:
 
 
 def place_of(path: str | os.PathLike) -> pathlib.Path:
-    """Where a file is to be written, if it can be."""
+    """Return where a file is to be written, or raise an error if it cannot be."""
     place = pathlib.Path(os.path.realpath(path))
     if not place.parent.is_dir():
         raise StorageError(f"{path}: there is no directory {place.parent}; create it first.")
@@ -190,7 +190,7 @@ def place_of(path: str | os.PathLike) -> pathlib.Path:
 
 @contextlib.contextmanager
 def replaced(place: pathlib.Path) -> Iterator[BinaryIO]:
-    """A file to write; it takes its place when the block ends without an error."""
+    """Open a file to write, which takes its place when the block ends without an error."""
     beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(beside, "xb") as file:
