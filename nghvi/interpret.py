@@ -21,14 +21,14 @@ from nghvi.data import Rows
 from nghvi.data.frame import DataError, suggest
 from nghvi.data.labels import encode_groups
 from nghvi.estimators._base import MixedEstimator
-from nghvi.estimators.choices import check_counts, check_level, check_seed
+from nghvi.estimators.choices import check_counts, check_draws
 from nghvi.formula import Design
 from nghvi.inference import unravel_draws
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import params_at, precision_factors
 from nghvi.posterior.predictive import Request, predictor_draws
-from nghvi.posterior.summaries import LEVEL, Summary, described
+from nghvi.posterior.summaries import LEVEL, Summary, check_level, described
 
 POPULATION = "population"
 """Label of the curve without effects."""
@@ -169,8 +169,7 @@ def variance_share(
     Returns the posterior ``mean`` and ``sd``, one row per feature.
     """
     check_is_fitted(estimator)
-    check_counts(draws=draws)
-    check_seed(seed=seed)
+    check_draws(draws, seed)
     posterior = estimator.posterior_
     if not posterior.names.effects:
         raise DataError(
@@ -195,7 +194,6 @@ def icc(estimator: MixedEstimator, level: float = LEVEL) -> Summary:
     columns of ``summary``, one row per factor and one for noise.
     """
     check_is_fitted(estimator)
-    check_level(level)
     posterior = estimator.posterior_
     model = posterior.model
     linear = model.trunk.linear and model.response.conjugate
@@ -255,8 +253,8 @@ def _curves(
 
 
 def _check_settings(n_grid: int, draws: int, level: float, seed: int) -> None:
-    check_counts(n_grid=n_grid, draws=draws)
-    check_seed(seed=seed)
+    check_counts(n_grid=n_grid)
+    check_draws(draws, seed)
     check_level(level)
 
 

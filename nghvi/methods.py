@@ -20,7 +20,7 @@ from nghvi._core import direction
 from nghvi._core.direction import Direction
 from nghvi._core.errors import InputError
 from nghvi._core.step_rules import published_rule
-from nghvi._linalg.damped_cg import SolveOptions
+from nghvi._linalg.tree import SolveOptions
 from nghvi.families.factor import FISHER
 
 

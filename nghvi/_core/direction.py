@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nghvi._core.variational import Variational
-from nghvi._linalg.damped_cg import SolveInfo, SolveOptions, exact_solve
+from nghvi._linalg.tree import SolveInfo, SolveOptions, exact_solve
 
 Q = TypeVar("Q", bound=Variational)
 

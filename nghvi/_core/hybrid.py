@@ -22,8 +22,7 @@ from nghvi._core.model import LatentModel
 from nghvi._core.score import Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import RemainingError, Variational
-from nghvi._linalg.damped_cg import SolveInfo
-from nghvi._linalg.tree import map_in_parts, materialise, tree_norm, tree_where
+from nghvi._linalg.tree import SolveInfo, map_in_parts, materialise, tree_norm, tree_where
 from nghvi._typing import Data, Key, Latents, PyTree
 
 Q = TypeVar("Q", bound=Variational)

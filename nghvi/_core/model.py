@@ -212,6 +212,10 @@ class MarginalModel(LatentModel):
         return self
 
 
+def _of_model(ability: str) -> property:
+    return property(lambda self: getattr(self.model, ability))
+
+
 class DividedModel(MarginalModel):
     """A model of all the data that reads them in pieces, with the abilities of ``model``."""
 
@@ -220,25 +224,11 @@ class DividedModel(MarginalModel):
     def log_prior(self, params: Params) -> Scalar | None:
         return self.model.log_prior(params)
 
-    @property
-    def many_modes(self) -> bool:
-        return self.model.many_modes
-
-    @property
-    def marginal_is_exact(self) -> bool:
-        return self.model.marginal_is_exact
-
-    @property
-    def integration_is_cheap(self) -> bool:
-        return self.model.integration_is_cheap
-
-    @property
-    def integration_is_affordable(self) -> bool:
-        return self.model.integration_is_affordable
-
-    @property
-    def moves_naturally(self) -> bool:
-        return self.model.moves_naturally
+    many_modes = _of_model("many_modes")
+    marginal_is_exact = _of_model("marginal_is_exact")
+    integration_is_cheap = _of_model("integration_is_cheap")
+    integration_is_affordable = _of_model("integration_is_affordable")
+    moves_naturally = _of_model("moves_naturally")
 
     def given_up(self, params: Params) -> bool:
         return self.model.given_up(params)

@@ -18,11 +18,11 @@ from nghvi._typing import Data, Key, Latents, Scalar
 class Score(eqx.Module):
     """A rule (key, theta, latents) -> (log target, its gradient, new latents) for one theta."""
 
-    @abc.abstractmethod
     def init_latents(
         self, key: Key, theta: Float[Array, " m"], model: LatentModel, data: Data
     ) -> Latents:
-        """Return the latents that the rule carries from step to step."""
+        """Return the latents that the rule carries from step to step: none by default."""
+        return ()
 
     @abc.abstractmethod
     def __call__(
@@ -41,9 +41,6 @@ class Integrated(Score):
 
     roughly: bool = eqx.field(static=True, default=False)
 
-    def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
-        return ()
-
     def __call__(
         self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
     ) -> tuple[Scalar, Array, Latents]:
@@ -59,9 +56,6 @@ class Integrated(Score):
 
 class AtRest(Score):
     """The score of log p(y, theta | z) with z at the centre of its prior."""
-
-    def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
-        return ()
 
     def __call__(
         self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data

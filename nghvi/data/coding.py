@@ -57,7 +57,8 @@ class Coding(NamedTuple):
             if not is_category(values):
                 continue
             found = _levels(values, name)
-            if _are_many(len(found), cells.num_rows):
+            most = min(MOST_LEVELS, max(MANY_LEVELS, cells.num_rows / FEW_ROWS))
+            if len(found) > most:
                 _check_many(name, found, cells.num_rows, pool)
                 remedy = f"label them (data[{name!r}].fillna('unknown'))"
                 check_there({name: values}, remedy)
@@ -79,7 +80,11 @@ class Coding(NamedTuple):
         columns = self._chosen(cells) if by_name else dict(in_order)
         check_there(columns, AFTERWARDS, self.gaps.fillings)
         for name, values in columns.items():
-            _check_kind(name, values, name in self.levels or name in self.pooled)
+            if is_category(values) and name not in self.levels and name not in self.pooled:
+                raise DataError(
+                    f"column {name!r} held numbers at the fit and holds text now; convert it "
+                    f"(pandas.to_numeric(data[{name!r}]))."
+                )
         labels = [one_kind(np.asarray(columns.pop(name)), name) for name in self.pooled]
         coded: dict[str, np.ndarray] = {}
         for name, values in self.gaps.fill(columns).items():
@@ -152,10 +157,6 @@ def _levels(values: Any, name: str) -> np.ndarray:
     return found
 
 
-def _are_many(number: int, num_rows: int) -> bool:
-    return number > MOST_LEVELS or number > max(MANY_LEVELS, num_rows / FEW_ROWS)
-
-
 def _check_many(name: str, levels: np.ndarray, num_rows: int, pool: bool) -> None:
     shown = ", ".join(map(repr, levels[:3].tolist()))
     said = (
@@ -171,15 +172,6 @@ def _check_many(name: str, levels: np.ndarray, num_rows: int, pool: bool) -> Non
             f"{said}, and each level would get its own coefficient. Make its levels groups "
             f"(group={name!r}, or a list such as group=['school', {name!r}]), merge levels, or "
             "leave the column out."
-        )
-
-
-def _check_kind(name: str, values: Any, expected: bool) -> None:
-    """Raise an error if a column that held numbers at the fit holds text now."""
-    if is_category(values) and not expected:
-        raise DataError(
-            f"column {name!r} held numbers at the fit and holds text now; convert it "
-            f"(pandas.to_numeric(data[{name!r}]))."
         )
 
 

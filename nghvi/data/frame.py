@@ -141,10 +141,11 @@ def has_columns(data: Any, group: Group, expected: int) -> bool:
     frame = _as_frame(data)
     if frame is None:
         return np.ndim(data) != 2 or np.shape(data)[1] == expected
-    return all(not isinstance(c, str) or c in frame.columns for c in _each(group))
+    return all(not isinstance(c, str) or c in frame.columns for c in columns_of(group))
 
 
-def _each(group: Group) -> tuple[Column, ...]:
+def columns_of(group: Group) -> tuple[Column, ...]:
+    """Return the columns of all grouping factors; none for None."""
     if isinstance(group, tuple):
         return group
     return () if group is None else (group,)
@@ -209,7 +210,8 @@ def drop_missing(data: Any, y: Any, counts: Any = None, used: Iterable[str] = ()
         rows = len(cells)
     else:
         named = [name for name in used if name in frame.columns] or frame.columns
-        lost = {name: _empty(frame.get_column(name)) for name in named}
+        columns = ((name, frame.get_column(name)) for name in named)
+        lost = {name: c.is_null().to_numpy() | missing(c.to_numpy()) for name, c in columns}
         rows = frame.shape[0]
     if y is not None and not isinstance(y, str):
         empty = missing(unmasked(y.to_numpy() if hasattr(y, "to_numpy") else y))
@@ -235,10 +237,6 @@ def drop_missing(data: Any, y: Any, counts: Any = None, used: Iterable[str] = ()
         _taken(counts, kept),
         np.flatnonzero(kept),
     )
-
-
-def _empty(series: nw.Series) -> np.ndarray:
-    return series.is_null().to_numpy() | missing(series.to_numpy())
 
 
 def _taken(values: Any, kept: np.ndarray) -> Any:
@@ -276,7 +274,7 @@ def _read_frame(frame: nw.DataFrame, group: Group, chosen: Iterable[str] | None)
     if frame.shape[0] == 0:
         raise DataError("the data frame has no rows.")
     _check_distinct(columns)
-    groups = [_column(columns, label) for label in _each(group)]
+    groups = [_column(columns, label) for label in columns_of(group)]
     known = None if chosen is None else set(chosen)
     inputs = [c for c in columns if c not in groups and (known is None or str(c) in known)]
     cells = {str(c): _input(frame.get_column(c), str(c)) for c in inputs}
@@ -314,7 +312,7 @@ def _read_array(data: Any, group: Group) -> Cells:
         raise DataError("X has no rows.")
     labels, number = [], matrix.shape[1]
     columns = list(range(number))
-    for label in _each(group):
+    for label in columns_of(group):
         if isinstance(label, str):
             raise DataError(
                 f"group={group!r} names a column, but X is an array; pass the column's index."

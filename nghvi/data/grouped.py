@@ -23,6 +23,11 @@ from jaxtyping import Array, Float, Int
 
 from nghvi.data.blocks import lay_out
 
+Features = Callable[[Float[Array, "t d"]], Float[Array, "t q"]]
+"""A function that computes the features of inputs."""
+Columns = tuple[int, ...]
+"""Which of the features have effects."""
+
 
 class Moments(NamedTuple):
     """Sums over the rows of each group given the fixed part, with the groups as last axis."""
@@ -59,13 +64,15 @@ class Grouped(eqx.Module):
     num_rows: eqx.AbstractVar[float | Float[Array, ""]]
 
     @abc.abstractmethod
-    def moments(
-        self,
-        features: Callable[[Array], Array],
-        coef: Float[Array, " q"],
-        random: tuple[int, ...],
-    ) -> Moments:
+    def moments(self, features: Features, coef: Float[Array, " q"], random: Columns) -> Moments:
         """Return moments at these features and coefficients; ``random`` has effects' columns."""
+
+    @abc.abstractmethod
+    def size(self, effects: int, by_row: int) -> int:
+        """Return how many numbers an evaluation of a model touches.
+
+        ``effects``: their number; ``by_row``: how many numbers there are per row, if rows are read.
+        """
 
     @property
     def num_present(self) -> int | Int[Array, ""]:
@@ -158,6 +165,9 @@ class Rows(Grouped):
     def num_groups(self) -> int:
         return sum(count for count, _ in self.blocks)
 
+    def size(self, effects: int, by_row: int) -> int:
+        return len(self.y) * by_row
+
     @property
     def variance(self) -> Float[Array, ""]:
         """Variance of the response."""
@@ -185,7 +195,7 @@ class Rows(Grouped):
         sizes = np.repeat([s for _, s in self.blocks], [c for c, _ in self.blocks])
         return np.repeat(np.arange(self.num_groups), sizes)
 
-    def features(self, of: Callable[[Array], Array]) -> Float[Array, "n q"]:
+    def features(self, of: Features) -> Float[Array, "n q"]:
         """Return the features of every row, computed once for inputs that repeat."""
         computed = of(self.x)
         return computed if self.index is None else computed[self.index]
@@ -236,12 +246,7 @@ class Rows(Grouped):
         products = [jnp.einsum("kni,knj->kij", a, b) for a, b in pairs]
         return jnp.moveaxis(jnp.concatenate(products), 0, -1)
 
-    def moments(
-        self,
-        features: Callable[[Array], Array],
-        coef: Float[Array, " q"],
-        random: tuple[int, ...],
-    ) -> Moments:
+    def moments(self, features: Features, coef: Float[Array, " q"], random: Columns) -> Moments:
         h = self.features(features)
         design, error = select(h, random), self.y - h @ coef
         if not random:  # gradients of empty sums would be undefined rather than zero
@@ -251,9 +256,7 @@ class Rows(Grouped):
         gram, cross, square = _row_moments((design, error), self)
         return Moments(gram, cross, square, self.num_rows)
 
-    def feature_sums(
-        self, features: Callable[[Array], Array], random: tuple[int, ...]
-    ) -> FeatureSums:
+    def feature_sums(self, features: Features, random: Columns) -> FeatureSums:
         """Return sums at these features; ``random`` has the effects' columns."""
         h = self.features(features)
         if random == tuple(range(h.shape[1])):  # everything is a sum over groups
@@ -394,12 +397,7 @@ class CellRows(Rows):
     def total(self, values: Float[Array, " o"]) -> Float[Array, ""]:
         return self.within.total(values)
 
-    def moments(
-        self,
-        features: Callable[[Array], Array],
-        coef: Float[Array, " q"],
-        random: tuple[int, ...],
-    ) -> Moments:
+    def moments(self, features: Features, coef: Float[Array, " q"], random: Columns) -> Moments:
         h = self.features(features)
         design, error = select(h, random), self.y - self.at_observations(h @ coef)
         gram = self.gram(design, self.by_row(jnp.ones_like(self.y)))

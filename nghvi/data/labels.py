@@ -251,8 +251,5 @@ def _as_date(label: Any) -> str | None:
 
 
 def _examples(labels: np.ndarray) -> str:
-    return ", ".join(map(repr, _word_list(labels[:3])))
-
-
-def _word_list(labels: np.ndarray) -> list:
-    return [str(v) if isinstance(v, pd.Timestamp) else v for v in _listed(labels)]
+    some = _listed(labels[:3])
+    return ", ".join(repr(str(v) if isinstance(v, pd.Timestamp) else v) for v in some)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,8 +12,12 @@ from jaxtyping import Array, Float, Int
 
 from nghvi._core.errors import InputError
 from nghvi.data.blocks import padded
-from nghvi.data.grouped import Grouped, Moments, Rows
+from nghvi.data.grouped import Columns, Features, Grouped, Moments, Rows
 
+OF_ROWS = ("gram_total", "cross_total", "square_total")
+"""Fields that are sums over all rows."""
+OF_GROUPS = ("effects_gram", "effects_design", "effects_cross")
+"""Fields that are sums over the rows of each group, with the groups as last axis."""
 MOST_FILLED = 4096
 """The most groups up to which padding is cheaper than compiling another program."""
 
@@ -39,7 +44,7 @@ class LinearStatistics(Grouped):
     @staticmethod
     def from_rows(
         rows: Rows,
-        random: tuple[int, ...],
+        random: Columns,
         centre: np.ndarray | None = None,
         known: tuple[float, ...] = (),
     ) -> "LinearStatistics":
@@ -91,7 +96,7 @@ class LinearStatistics(Grouped):
     def from_pieces(
         pieces: Callable[[], Iterable[Rows]],
         members: Int[np.ndarray, "p g"],
-        random: tuple[int, ...],
+        random: Columns,
     ) -> "LinearStatistics":
         """Reduce rows in pieces, which are read twice, one at a time.
 
@@ -105,10 +110,10 @@ class LinearStatistics(Grouped):
             variance = piece.variance
         centre = np.linalg.lstsq(gram, cross, rcond=None)[0]
         num_groups = int(members.max()) + 1
-        totals = {"gram_total": 0.0, "cross_total": 0.0, "square_total": 0.0}
+        totals: dict[str, Any] = dict.fromkeys(OF_ROWS, 0.0)
         r, q = len(random), len(centre)
-        shapes = {"effects_gram": (r, r), "effects_design": (r, q), "effects_cross": (r,)}
-        by_group = {name: np.zeros((*shape, num_groups)) for name, shape in shapes.items()}
+        shapes = zip(OF_GROUPS, ((r, r), (r, q), (r,)), strict=True)
+        by_group = {name: np.zeros((*shape, num_groups)) for name, shape in shapes}
         for codes, piece in zip(members, pieces(), strict=True):
             part = LinearStatistics.from_rows(piece, random, centre)
             totals = {name: total + getattr(part, name) for name, total in totals.items()}
@@ -130,7 +135,7 @@ class LinearStatistics(Grouped):
         """
         new = more.num_groups - self.num_groups
 
-        def both(name: str) -> Array:
+        def both(name: str) -> Any:
             ours, theirs = (
                 np.asarray(getattr(each, name))[..., np.asarray(each.original_order)]
                 for each in (self, more)
@@ -143,12 +148,8 @@ class LinearStatistics(Grouped):
             variance=self.variance,
             original_order=jax.device_put(np.arange(more.num_groups)),
             num_rows=self.num_rows + more.num_rows,
-            gram_total=self.gram_total + more.gram_total,
-            cross_total=self.cross_total + more.cross_total,
-            square_total=self.square_total + more.square_total,
-            effects_gram=both("effects_gram"),
-            effects_design=both("effects_design"),
-            effects_cross=both("effects_cross"),
+            **{name: getattr(self, name) + getattr(more, name) for name in OF_ROWS},
+            **{name: both(name) for name in OF_GROUPS},
         )
 
     def filled_up(self) -> "LinearStatistics":
@@ -160,37 +161,34 @@ class LinearStatistics(Grouped):
         if not self.num_groups < number <= MOST_FILLED:
             return self
 
-        def filled(values: Array) -> Array:
-            empty = np.zeros((*values.shape[:-1], number - self.num_groups))
-            return jax.device_put(np.concatenate([np.asarray(values), empty], axis=-1))
-
+        empty, groups = number - self.num_groups, dict[str, Any]()
+        for name in OF_GROUPS:
+            values = np.asarray(getattr(self, name))
+            wider = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, empty)])
+            groups[name] = jax.device_put(wider)
         return dataclasses.replace(
             self,
-            effects_gram=filled(self.effects_gram),
-            effects_design=filled(self.effects_design),
-            effects_cross=filled(self.effects_cross),
+            **groups,
             original_order=jax.device_put(np.arange(number)),
             num_groups=number,
         )
+
+    def size(self, effects: int, by_row: int) -> int:
+        return self.num_groups * max(effects, 1) ** 2
 
     @property
     def effects_square(self) -> Float[Array, " r"]:
         """Mean squares of the columns with effects."""
         return jnp.sum(jnp.diagonal(self.effects_gram), axis=0) / self.num_rows
 
-    def features(self, of: Callable[[Array], Array]) -> Float[Array, "n q"]:
+    def features(self, of: Features) -> Float[Array, "n q"]:
         """Raise an error: there are no rows to compute features of, only sums over them."""
         raise InputError(
             "Drawing effects needs every row, but these data are sums over rows; pass the rows "
             "themselves instead of the result of prepare()."
         )
 
-    def moments(
-        self,
-        features: Callable[[Array], Array],
-        coef: Float[Array, " q"],
-        random: tuple[int, ...],
-    ) -> Moments:
+    def moments(self, features: Features, coef: Float[Array, " q"], random: Columns) -> Moments:
         """Return moments at these coefficients; the features are the columns themselves."""
         delta = coef - self.centre
         square = self.square_total - 2 * delta @ self.cross_total + delta @ self.gram_total @ delta

@@ -20,7 +20,6 @@ This is exact for a Gaussian response, and the last sum is a constant.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -30,7 +29,17 @@ from jaxtyping import Array, Float, Int
 
 from nghvi.data.elimination import pairs_of
 from nghvi.data.factors import CrossedRows, FactorRows, Sums
-from nghvi.data.grouped import CellRows, FeatureSums, Grouped, Moments, Observations, Rows, select
+from nghvi.data.grouped import (
+    CellRows,
+    Columns,
+    Features,
+    FeatureSums,
+    Grouped,
+    Moments,
+    Observations,
+    Rows,
+    select,
+)
 
 WORTHWHILE, SEVERAL = 4, 2
 """How often inputs must repeat on average before collapsing them pays off, and how many different
@@ -52,12 +61,10 @@ class Panel(Grouped):
     def num_groups(self) -> int:
         return self.counts.shape[0]
 
-    def moments(
-        self,
-        features: Callable[[Array], Array],
-        coef: Float[Array, " q"],
-        random: tuple[int, ...],
-    ) -> Moments:
+    def size(self, effects: int, by_row: int) -> int:
+        return self.counts.size + self.num_groups * effects**2
+
+    def moments(self, features: Features, coef: Float[Array, " q"], random: Columns) -> Moments:
         """Return moments at these features and coefficients."""
         h = features(self.x)
         fixed, design = h @ coef, select(h, random)
@@ -69,9 +76,7 @@ class Panel(Grouped):
         square = self.square_total - 2 * by_input[1] @ fixed + by_input[0] @ fixed**2
         return Moments(gram, cross, square, self.num_rows)
 
-    def feature_sums(
-        self, features: Callable[[Array], Array], random: tuple[int, ...]
-    ) -> FeatureSums:
+    def feature_sums(self, features: Features, random: Columns) -> FeatureSums:
         """Return sums at these features; ``random`` has the effects' columns."""
         h = features(self.x)
         design = select(h, random)
@@ -166,7 +171,7 @@ class CrossedPanel(CrossedRows):
     """Sum of squares of the responses about the means of their rows."""
 
     @staticmethod
-    def from_rows(rows: FactorRows, random: tuple[tuple[int, ...], ...]) -> "CrossedPanel":
+    def from_rows(rows: FactorRows, random: tuple[Columns, ...]) -> "CrossedPanel":
         """Merge rows with the same inputs and levels; ``random`` are every factor's columns."""
         first, index = distinct_rows(rows.x)
         inputs = rows.x[first]
@@ -195,7 +200,7 @@ class CrossedPanel(CrossedRows):
         fields = {each.name: getattr(crossed, each.name) for each in dataclasses.fields(crossed)}
         return CrossedPanel(**fields, within=jax.device_put(within))
 
-    def with_rows(self, more: FactorRows, random: tuple[tuple[int, ...], ...]) -> "CrossedPanel":
+    def with_rows(self, more: FactorRows, random: tuple[Columns, ...]) -> "CrossedPanel":
         found = CrossedPanel.from_rows(self._followed_by(more), random)
         return dataclasses.replace(found, within=found.within + self.within)
 
@@ -214,17 +219,14 @@ class CrossedPanel(CrossedRows):
         return len(self.rows.y)
 
     def moments(
-        self, features: Callable[[Array], Array], coef: Float[Array, " q"], random: tuple[int, ...]
+        self, features: Features, coef: Float[Array, " q"], random: Columns
     ) -> tuple[Moments, ...]:
         """Return moments as if each factor were the only one, in the order they were given in."""
-        each = [rows.moments(features, coef, random) for rows in self.by_factor(_as_is)]
+        each = [rows.moments(features, coef, random) for rows in self.by_factor(lambda x: x)]
         return tuple(found._replace(square=found.square + self.within) for found in each)
 
     def sums(
-        self,
-        features: Callable[[Array], Array],
-        coef: Float[Array, " q"],
-        random: tuple[tuple[int, ...], ...],
+        self, features: Features, coef: Float[Array, " q"], random: tuple[Columns, ...]
     ) -> Sums:
         """Return sums at these features and coefficients.
 
@@ -275,7 +277,3 @@ def _products(
     """Sum l r' over the rows of every place, one column of l at a time: n s numbers of memory."""
     columns = jnp.split(left, left.shape[1], axis=1)
     return jnp.stack([jax.ops.segment_sum(one * right, place, number).T for one in columns])
-
-
-def _as_is(x: Array) -> Array:
-    return x

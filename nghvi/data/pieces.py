@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from nghvi.data.blocks import choose_sizes, rank_within
 from nghvi.data.grouped import CellRows, Grouped, Rows
-from nghvi.data.linear import LinearStatistics
+from nghvi.data.linear import OF_GROUPS, OF_ROWS, LinearStatistics
 from nghvi.data.panel import Panel
 
 ROWS_PER_PIECE = 20_000
@@ -175,32 +175,26 @@ def cut(data: Any, pieces: int, which: Sequence[int] | None = None) -> Grouped:
     def alike(values: Array) -> Any:
         return np.broadcast_to(values, (len(members), *np.shape(values)))
 
-    share: dict[str, Any] = {
-        "square_total": alike(data.square_total / pieces),
-        "num_rows": alike(data.num_rows / pieces),
-    }
-    order = _counted(members)
+    share, order = alike(data.num_rows / pieces), _counted(members)
     if isinstance(data, Panel):
         return Panel(
             x=alike(data.x),
             counts=groups(data.counts, 0),
             sums=groups(data.sums, 0),
+            square_total=alike(data.square_total / pieces),
             variance=alike(data.variance),
             original_order=order,
-            **share,
+            num_rows=share,
         )
     return LinearPiece(
         centre=alike(data.centre),
-        gram_total=alike(data.gram_total / pieces),
-        cross_total=alike(data.cross_total / pieces),
         variance=alike(data.variance),
-        effects_gram=groups(data.effects_gram, -1),
-        effects_design=groups(data.effects_design, -1),
-        effects_cross=groups(data.effects_cross, -1),
         original_order=order,
         num_groups=members.shape[1],
         whole_effects_square=alike(data.effects_square),
-        **share,
+        num_rows=share,
+        **{name: alike(getattr(data, name) / pieces) for name in OF_ROWS},
+        **{name: groups(getattr(data, name), -1) for name in OF_GROUPS},
     )
 
 

@@ -88,6 +88,11 @@ Groups = np.ndarray | dict[str, np.ndarray]
 """Labels of the groups in the order of their codes; a dictionary by factor if there are several."""
 
 
+def by_factor(groups: Groups) -> list[np.ndarray]:
+    """Return the labels of every factor."""
+    return list(groups.values()) if isinstance(groups, dict) else [groups]
+
+
 class Sample(NamedTuple):
     """Rows of whole groups, on the scale of the data and without a column of ones."""
 

@@ -42,7 +42,9 @@ def misread(values: Sequence[Any] | np.ndarray, name: str) -> str | None:
     column = f"column {name!r}"
     plain, dates = cells(NUMBER), cells(DATE) & ~cells(NUMBER)
     if mostly(plain):
-        if not ((plain & ~cells(WHOLE)).any() or plain.sum() > many) or _is_code(texts):
+        # Leading zeros show that cells are codes, such as postcodes, not numbers.
+        codes = any(re.match(r"0\d", text) for text in texts)
+        if not ((plain & ~cells(WHOLE)).any() or plain.sum() > many) or codes:
             return None
         if plain.all():
             return (
@@ -86,11 +88,6 @@ def _text(value: Any) -> str:
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         return repr(float(value))
     return str(value).strip()
-
-
-def _is_code(texts: np.ndarray) -> bool:
-    """Return whether leading zeros show that cells are codes, such as postcodes, not numbers."""
-    return any(re.match(r"0\d", text) for text in texts)
 
 
 def _examples(texts: np.ndarray, number: np.ndarray, chosen: np.ndarray) -> str:

@@ -186,10 +186,9 @@ class StreamedRows:
             whole_variance=cast(Any, np.array(self.variance)),
         )
 
-    @property
-    def y(self) -> range:
-        """A stand-in as long as there are rows, from which the cost of an evaluation is read."""
-        return range(int(self.num_rows))
+    def size(self, effects: int, by_row: int) -> int:
+        """Return how many numbers an evaluation touches, as :class:`Grouped` data do."""
+        return int(self.num_rows) * by_row
 
     def by_group(self, values: Callable[[RowsPiece], tuple]) -> tuple[np.ndarray, ...]:
         """Compute arrays with one entry per group, piece by piece."""

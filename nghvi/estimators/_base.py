@@ -203,6 +203,12 @@ class MixedEstimator(Estimator):
             self.reader_ = RowReader.gathered(self)
 
     @property
+    def _fitted(self) -> MixedPosterior:
+        """The posterior; an error if there is none yet."""
+        check_is_fitted(self)
+        return self.posterior_
+
+    @property
     def formula_(self) -> Design | None:
         """What the formula learnt from the data; None without a formula."""
         return self.reader_.design
@@ -227,15 +233,13 @@ class MixedEstimator(Estimator):
     @property
     def k_hat_meaning_(self) -> str:
         """What ``k_hat_`` says about the fit, in words."""
-        check_is_fitted(self)
-        return tables.k_hat_sentence(self.posterior_)
+        return tables.k_hat_sentence(self._fitted)
 
     @property
     def status_(self) -> str:
         """How the fit ended, as one word: ``"converged"``, ``"settled"``, ``"not_converged"``,
         ``"not_settled"``, ``"interrupted"`` or ``"failed"``. ``verdict_`` says it in a sentence."""
-        check_is_fitted(self)
-        return self.posterior_.inference.verdict.status.value
+        return self._fitted.inference.verdict.status.value
 
     def posterior_draws(self, draws: int = 2000, seed: int = 0) -> dict[str, np.ndarray]:
         """Return joint posterior draws by name, on the scale of the data.
@@ -246,10 +250,8 @@ class MixedEstimator(Estimator):
         Gaussian or ``noise_scale`` and ``degrees`` of a Student-t. With several grouping factors
         each has its own, such as ``effects_cov[month]`` and ``effects[month]``.
         """
-        check_is_fitted(self)
-        choices.check_counts(optional=False, draws=draws)
-        choices.check_seed(seed=seed)
-        return self.posterior_.draws(int(draws), int(seed))
+        choices.check_draws(draws, seed)
+        return self._fitted.draws(int(draws), int(seed))
 
     def summary(self, level: float = tables.LEVEL) -> pd.DataFrame:
         """Return posterior mean, sd, median and central interval of every parameter by name.
@@ -258,24 +260,18 @@ class MixedEstimator(Estimator):
         ``q5`` and ``q95`` at 0.9, ``q2.5`` and ``q97.5`` at 0.95. Effects are shown by their sds
         and correlations; :meth:`effects_covariance` has their variances and covariances.
         """
-        check_is_fitted(self)
-        choices.check_level(level)
-        return tables.summary_table(self.posterior_, level)
+        return tables.summary_table(self._fitted, level)
 
     def ratios(self, level: float = tables.LEVEL) -> pd.DataFrame:
         """Return rate or odds ratios, exponentials of the coefficients, as :meth:`summary` does.
 
         A ratio is the factor by which the mean, or the odds, change if an input increases by 1.
         """
-        check_is_fitted(self)
-        choices.check_level(level)
-        return tables.ratio_table(self.posterior_, level)
+        return tables.ratio_table(self._fitted, level)
 
     def effects_covariance(self, level: float = tables.LEVEL) -> pd.DataFrame:
         """Return variances and covariances of the effects, one per row, like :meth:`summary`."""
-        check_is_fitted(self)
-        choices.check_level(level)
-        return tables.covariance_table(self.posterior_, level)
+        return tables.covariance_table(self._fitted, level)
 
     def group_effects(self, factor: Any = None) -> pd.DataFrame:
         """Return posterior mean and sd of every group's effects, one row per group.
@@ -284,7 +280,7 @@ class MixedEstimator(Estimator):
         """
         check_is_fitted(self)
         spec = self.reader_.spec
-        if factor is not None and not spec.terms and str(factor) != str(spec.group):
+        if factor is not None and not spec.several and str(factor) != str(spec.group):
             raise DataError(f"factor={factor!r}: the only grouping factor is {spec.group!r}.")
         return tables.effects_table(self.posterior_, factor)
 
@@ -295,8 +291,7 @@ class MixedEstimator(Estimator):
         ``q2.5``, ``q50`` and ``q97.5`` are quantiles of draws from the prior, mapped to the units
         of the data like those of the posterior.
         """
-        check_is_fitted(self)
-        return tables.prior_table(self.posterior_, self.standardize)
+        return tables.prior_table(self._fitted, self.standardize)
 
     def prior_sensitivity(self) -> pd.DataFrame:
         """Return how much the posterior of each parameter depends on the priors and on the data.
@@ -307,8 +302,7 @@ class MixedEstimator(Estimator):
         scaled together. ``diagnosis`` puts it in words: a prior that matters may contradict
         informative data, and decides the result if the data say little.
         """
-        check_is_fitted(self)
-        return tables.sensitivity_table(self.posterior_)
+        return tables.sensitivity_table(self._fitted)
 
     def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> "Loo":
         """Return leave-one-out cross-validation of the rows of the fit, without refitting (PSIS).
@@ -321,9 +315,8 @@ class MixedEstimator(Estimator):
         The result is that of arviz-stats (``elpd``, ``se``, ``p``, ``elpd_i``, ``pareto_k``), and
         says in print whether it is reliable.
         """
-        choices.check_counts(optional=False, draws=draws)
+        choices.check_draws(draws, seed)
         checks.check_tail(draws)
-        choices.check_seed(seed=seed)
         rows = self._rows_of_the_fit(X, y)
         return checks.leave_one_out(self.posterior_, rows, int(draws), int(seed))
 
@@ -356,13 +349,12 @@ class MixedEstimator(Estimator):
         With the rows of the fit, ``X`` and ``y``, it also holds ``posterior_predictive``,
         ``log_likelihood`` (given the effects of each draw) and ``observed_data``.
         """
-        check_is_fitted(self)
-        choices.check_counts(optional=False, draws=draws)
-        choices.check_seed(seed=seed)
+        posterior = self._fitted
+        choices.check_draws(draws, seed)
         from nghvi.posterior.arviz import to_datatree
 
         observed = None if X is None else self._rows_of_the_fit(X, y)
-        return to_datatree(self.posterior_, int(draws), int(seed), observed)
+        return to_datatree(posterior, int(draws), int(seed), observed)
 
     def report(self, path: Any, X: Any = None, y: Any = None) -> pathlib.Path:
         """Write an HTML page about the fit to ``path``, which needs no internet; return the path.
@@ -436,14 +428,12 @@ class MixedEstimator(Estimator):
         save(self, path)
 
     def _request(self, X: Any, which: str, draws: int, seed: int) -> predictive.Request:
-        check_is_fitted(self)
-        return self.reader_.request(self.posterior_, X, which, draws, seed)
+        return self.reader_.request(self._fitted, X, which, draws, seed)
 
     def _observed(
         self, X: Any, y: Any, which: str = "known", draws: int = 1, seed: int = 0
     ) -> tuple[predictive.Request, np.ndarray]:
-        check_is_fitted(self)
-        return self.reader_.observed(self.posterior_, X, y, which, draws, seed)
+        return self.reader_.observed(self._fitted, X, y, which, draws, seed)
 
     def _rows_of_the_fit(self, X: Any, y: Any) -> Observed:
         X, y = complete_rows(self, X, y)[:2]

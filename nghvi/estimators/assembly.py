@@ -3,7 +3,7 @@
 Every row goes this way into a fit, whatever its source, with a formula or with settings.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from nghvi.data.panel import CrossedPanel
 from nghvi.data.scaling import Scaling, add_intercept, moments
 from nghvi.data.source import Sample, Source
 from nghvi.data.working_copy import StreamedRows
-from nghvi.estimators.choices import choose_batch_groups, choose_centred
+from nghvi.estimators.choices import choose_batch_groups
 from nghvi.estimators.columns import (
+    centred_columns,
     warn_about_design,
     warn_about_meaning,
     warn_about_origin,
@@ -28,7 +29,6 @@ from nghvi.estimators.grouping import check_design, check_supported
 from nghvi.estimators.spec import (
     Spec,
     Structure,
-    factors_follow_data,
     follow_data,
     warn_about_few_groups,
 )
@@ -37,6 +37,9 @@ from nghvi.models.mixed import MixedModel, prepare
 from nghvi.posterior.mixed_posterior import Named
 from nghvi.priors import HuangWand, Priors
 from nghvi.responses import RESPONSES, Gaussian, WeightedGaussian
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 PUBLISHED_SWEEPS, DEEP_SWEEPS = 5, 2
 """Gibbs sweeps per step, of a published rule and of the recipe for networks."""
@@ -56,7 +59,9 @@ class Assembled(NamedTuple):
     rows: Fingerprint
 
 
-def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> Assembled:
+def assemble(
+    settings: "MixedEstimator", spec: Spec, source: Source, response: Response
+) -> Assembled:
     """Assemble model and data; ``settings`` is an estimator, read for what no spec holds."""
     if response.takes_intercept and not (spec.intercept or spec.deep):
         raise DataError(
@@ -88,8 +93,7 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     )
     if settings.priors is None:
         of_predictor = (response.typical_predictor, 1.0)
-        follow = factors_follow_data if structure.by_factor else follow_data
-        structure = follow(
+        structure = follow_data(
             structure,
             spec,
             scaling.apply(of_x[0]),
@@ -107,7 +111,7 @@ def assemble(settings: Any, spec: Spec, source: Source, response: Response) -> A
     return Assembled(model, data, scaling, names, batch_groups, fingerprint)
 
 
-def _check_facts(settings: Any, spec: Spec, response: Response) -> None:
+def _check_facts(settings: "MixedEstimator", spec: Spec, response: Response) -> None:
     """Raise an error unless the facts stated about the rows are those the response needs."""
     if spec.facts and spec.facts != response.facts:
         fitting = [name for name, kind in RESPONSES.items() if kind.facts == spec.facts]
@@ -156,14 +160,10 @@ def _of_response(source: Source, response: Response, known: np.ndarray) -> Momen
 def _scaling(spec: Spec, structure: Structure, of_x: Moments, of_y: Moments | None) -> Scaling:
     """Return centres and scales; columns with a known coefficient are scaled like the response."""
     number = len(of_x[0])
-    each = zip(structure.by_factor, structure.effects_priors, strict=True)
-    effects = list(each) or [(structure.random, structure.priors.effects)]
-    centred = np.logical_and.reduce(
-        [
-            choose_centred(number, *own, fit_intercept=spec.intercept, deep=spec.deep)
-            for own in effects
-        ]
-    )
+    centred = np.full(number, True)  # the biases of a network's first layer absorb any shift
+    each = zip(structure.effects, structure.effects_priors, strict=True)
+    for own in () if spec.deep else each:
+        centred &= centred_columns(number, *own, fit_intercept=spec.intercept)
     scaling = Scaling.from_moments(*of_x, centred, of_y, spec.intercept or spec.deep)
     num_fixed = number - len(spec.known_coef)
     return scaling.in_units_of_response(num_fixed + np.flatnonzero(spec.known_coef))
@@ -175,7 +175,7 @@ def _scaled(scaling: Scaling, of_y: Moments) -> tuple[float, float]:
 
 
 def _model_and_data(
-    settings: Any,
+    settings: "MixedEstimator",
     spec: Spec,
     structure: Structure,
     response: Response,
@@ -216,14 +216,14 @@ def _model_and_data(
 def _crossed(rows: FactorRows, structure: Structure, response: Response) -> Data:
     """Return the smallest form of rows with several factors that is exact for the model."""
     if not response.conjugate:
-        return CrossedRows.from_rows(rows, structure.by_factor)
+        return CrossedRows.from_rows(rows, structure.effects)
     if structure.trunk.linear:
-        return CrossedStatistics.from_rows(rows, structure.by_factor, structure.known_coef)
-    return CrossedPanel.from_rows(rows, structure.by_factor)
+        return CrossedStatistics.from_rows(rows, structure.effects, structure.known_coef)
+    return CrossedPanel.from_rows(rows, structure.effects)
 
 
 def _warn(
-    settings: Any,
+    settings: "MixedEstimator",
     spec: Spec,
     structure: Structure,
     sample: Sample,
@@ -234,7 +234,7 @@ def _warn(
     num_inputs = sample.x.shape[1] - len(spec.known_coef)
     groups, codes, labels = source.groups, sample.codes, None
     if isinstance(groups, dict):
-        check_design(codes, spec.terms, structure.by_factor, groups)
+        check_design(codes, spec.terms, structure.effects, groups)
     elif len(groups):
         labels = groups[codes]
     warn_about_meaning(
@@ -255,9 +255,9 @@ def _warn(
         return
     x = add_intercept(sample.x, spec.intercept)
     num_fixed = num_inputs + spec.intercept
-    features, random = structure.features, structure.random
-    one = None if spec.terms else codes
-    warn_about_design(x[:, :num_fixed], features[:num_fixed], one, random)
+    features = structure.features
+    one = None if spec.several else codes
+    warn_about_design(x[:, :num_fixed], features[:num_fixed], one, structure.effects[0])
     if not settings.standardize and isinstance(structure.priors.effects, HuangWand):
-        for own in structure.by_factor or (random,):
+        for own in structure.effects:
             warn_about_origin(x, features, own)

@@ -180,7 +180,7 @@ def compare(
     for name in order:
         each = found[name]
         difference = np.asarray(each.elpd_i) - np.asarray(best.elpd_i)
-        lost, error = float(difference.sum()), _sum_error(difference)
+        lost, error = float(difference.sum()), float(np.sqrt(difference.size) * difference.std())
         rows.append(
             {
                 "elpd": each.elpd,
@@ -219,10 +219,6 @@ def _check_rows(found: Mapping[str, "Loo"]) -> None:
             f"compare: the models have different numbers of rows ({sizes}); fit all of them to the "
             "same rows."
         )
-
-
-def _sum_error(values: np.ndarray) -> float:
-    return float(np.sqrt(len(values) * np.var(values)))
 
 
 def _reading(loo: "Loo", best: bool, lost: float, error: float) -> str:

@@ -6,8 +6,8 @@ import functools
 import inspect
 import itertools
 import numbers
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,13 +16,15 @@ from nghvi.data import Rows
 from nghvi.data.frame import DataError
 from nghvi.data.panel import WORTHWHILE, distinct_rows
 from nghvi.data.pieces import ROWS_PER_PIECE
-from nghvi.estimators.columns import centred_columns
 from nghvi.inference import METHODS
 from nghvi.methods import Method, published
 from nghvi.networks import ACTIVATIONS, Identity, Perceptron, Trunk, as_trunk
 from nghvi.paper.methods import BASELINES, STOPPED_BY_VALIDATION
-from nghvi.priors import EffectsPrior, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.responses import RESPONSES
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 FEWEST_PIECES = 4
 """The fewest pieces that batch_groups="auto" makes: with fewer, a step would hardly cost less."""
@@ -86,11 +88,10 @@ def check_seed(**settings: Any) -> None:
             raise DataError(f"{name}={value!r}: it must be a whole number from 0 to 2**63 - 1.")
 
 
-def check_level(level: Any) -> None:
-    """Raise an error unless ``level`` is a valid probability of an interval."""
-    number = isinstance(level, numbers.Real) and not isinstance(level, bool)
-    if not number or not 0 < level < 1:
-        raise DataError(f"level={level!r}: it must be a probability between 0 and 1, such as 0.9.")
+def check_draws(draws: Any, seed: Any) -> None:
+    """Raise an error unless these are a number of draws and a seed."""
+    check_counts(optional=False, draws=draws)
+    check_seed(seed=seed)
 
 
 def choose_seed(random_state: Any) -> int:
@@ -111,24 +112,20 @@ def with_known_settings(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def checked(self: Any, *given: Any, **settings: Any) -> None:
-        _check_known_settings(settings.keys() - set(known), known)
+        for name in sorted(settings.keys() - set(known)):
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = OTHER_WORDS.get(name.lower(), near[0] if near else None)
+            guess = f" Did you mean {meant}=?" if meant in known else ""
+            said = f" {NOT_HERE[name.lower()]}" if name.lower() in NOT_HERE else ""
+            raise SettingError(
+                f"Unknown setting {name!r}.{guess}{said} The settings are {', '.join(known)}."
+            )
         init(self, *given, **settings)
 
     return checked
 
 
-def _check_known_settings(unknown: Iterable[str], known: Sequence[str]) -> None:
-    for name in sorted(unknown):
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = OTHER_WORDS.get(name.lower(), near[0] if near else None)
-        guess = f" Did you mean {meant}=?" if meant in known else ""
-        said = f" {NOT_HERE[name.lower()]}" if name.lower() in NOT_HERE else ""
-        raise SettingError(
-            f"Unknown setting {name!r}.{guess}{said} The settings are {', '.join(known)}."
-        )
-
-
-def check_number_of_parameters(structure: Any, inputs: int, hidden: Any) -> None:
+def check_number_of_parameters(effects: int, inputs: int, hidden: Any) -> None:
     """Raise an error if weights and covariances of a model would not fit into memory."""
     if not hidden and inputs > MOST_COLUMNS:
         raise DataError(
@@ -138,7 +135,6 @@ def check_number_of_parameters(structure: Any, inputs: int, hidden: Any) -> None
         )
     widths = (inputs, *(hidden or ()))
     weights = sum((a + 1) * b for a, b in itertools.pairwise(map(int, widths)))
-    effects = len(structure.random)
     covariances = effects * (effects + 1) // 2
     if weights + covariances > MOST_PARAMETERS:
         shown = f"hidden={hidden!r}" if hidden else f"random: {effects:,} columns"
@@ -186,7 +182,7 @@ NOT_ON_DISK = (
 )
 
 
-def check_on_disk(settings: Any, response: Response, y: Any, extra: Any) -> None:
+def check_on_disk(settings: "MixedEstimator", response: Response, y: Any, extra: Any) -> None:
     """Raise an error if rows on disk cannot be fitted with these settings.
 
     ``extra`` is the counts or validation rows, which only a table in memory may come with.
@@ -252,7 +248,7 @@ def is_deep(hidden: Any, trunk: Any) -> bool:
     return bool(hidden) or trunk is not None
 
 
-def pools(settings: Any, response: Response) -> bool:
+def pools(settings: "MixedEstimator", response: Response) -> bool:
     """Return whether a network may treat the levels of large categories as further groups."""
     given = (settings.method, settings.devices, settings.batch_groups)
     return response.conjugate and given in (("auto", None, None), ("auto", None, "auto"))
@@ -272,7 +268,7 @@ def choose_trunk(num_inputs: int, hidden: Any, activation: str, trunk: Any) -> T
     return Perceptron(num_inputs, tuple(int(w) for w in hidden), activation)
 
 
-def choose_skip(settings: Any, response: Response) -> bool:
+def choose_skip(settings: "MixedEstimator", response: Response) -> bool:
     """Return whether the inputs are features beside those of the network."""
     if settings.skip not in (True, False, "auto"):
         raise DataError(f"skip={settings.skip!r}: choose True, False or 'auto'.")
@@ -282,7 +278,7 @@ def choose_skip(settings: Any, response: Response) -> bool:
     return bool(settings.hidden) and ours and response.conjugate
 
 
-def scales_inputs(settings: Any) -> bool:
+def scales_inputs(settings: "MixedEstimator") -> bool:
     """Return whether hidden layers see asinh of inputs with heavy tails."""
     if settings.scaling not in ("auto", "plain"):
         raise DataError(f"scaling={settings.scaling!r}: choose 'auto' or 'plain'.")
@@ -311,13 +307,12 @@ def choose_priors(priors: Any, covariance: str) -> Priors:
     effects = priors.effects
     if covariance == "diagonal" and isinstance(effects, HuangWand):
         effects = HalfT(effects.df, effects.scale)
-    diagonal = isinstance(effects, InverseGamma | HalfT)
-    if covariance == "full" and diagonal:
+    if covariance == "full" and not effects.correlated:
         raise DataError(
             f"covariance='full' contradicts the prior {effects}, which makes effects independent; "
             "use HuangWand() or WishartPrecision(scale) for correlated ones."
         )
-    if covariance == "diagonal" and not diagonal:
+    if covariance == "diagonal" and effects.correlated:
         raise DataError(
             f"covariance='diagonal' contradicts the prior {effects}; use InverseGamma or HalfT for "
             "independent effects."
@@ -366,18 +361,3 @@ def choose_batch_groups(setting: Any, rows: Rows, method: Method, sums_suffice: 
     if WORTHWHILE * len(distinct_rows(np.asarray(rows.x))[0]) <= rows.num_rows:
         return None  # a network on the distinct inputs costs less than on a batch of rows
     return max(1, round(rows.num_groups / pieces))
-
-
-def choose_centred(
-    num_columns: int,
-    random: tuple[int, ...],
-    prior: EffectsPrior,
-    *,
-    fit_intercept: bool,
-    deep: bool,
-) -> np.ndarray:
-    """Return which columns are centred."""
-    if deep:  # the biases of a network's first layer absorb any shift
-        return np.full(num_columns, True)
-    correlated = isinstance(prior, HuangWand | WishartPrecision)
-    return centred_columns(num_columns, random, fit_intercept=fit_intercept, correlated=correlated)

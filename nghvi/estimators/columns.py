@@ -14,10 +14,9 @@ import numpy as np
 import pandas as pd
 
 from nghvi._core.errors import warn
-from nghvi.data import Rows
 from nghvi.data.frame import DataError
-from nghvi.data.labels import encode_groups
 from nghvi.networks import Tamed, Trunk
+from nghvi.priors import EffectsPrior
 
 INTERCEPT = "intercept"
 FAR = 20
@@ -45,11 +44,9 @@ def feature_names(names: tuple[str, ...], fit_intercept: bool) -> tuple[str, ...
 
 
 def random_columns(
-    random: str | Sequence[Any], names: tuple[str, ...], *, grouped: bool, deep: bool
+    random: str | Sequence[Any], names: tuple[str, ...], *, deep: bool
 ) -> tuple[int, ...]:
     """Return the indices of the features with effects, in the order of the features."""
-    if not grouped:
-        return ()
     if isinstance(random, str):
         if random == "auto":
             random = "all" if deep else INTERCEPT
@@ -92,7 +89,7 @@ def varies_within(column: np.ndarray, codes: np.ndarray) -> bool:
 
 
 def centred_columns(
-    num_columns: int, random: tuple[int, ...], *, fit_intercept: bool, correlated: bool
+    num_columns: int, random: tuple[int, ...], prior: EffectsPrior, *, fit_intercept: bool
 ) -> np.ndarray:
     """Return the columns that may be centred because an intercept absorbs the shift.
 
@@ -102,7 +99,7 @@ def centred_columns(
     centred = np.full(num_columns, fit_intercept)
     if fit_intercept:
         centred[0] = False
-        if 0 not in random or not correlated:
+        if 0 not in random or not prior.correlated:
             centred[list(random)] = False
     return centred
 
@@ -199,17 +196,6 @@ def _dependent_columns(x: np.ndarray, names: tuple[str, ...]) -> list[str]:
         return []
     diagonal = np.abs(np.diagonal(np.linalg.qr(x[:, used] / norms[used], mode="r")))
     return [names[j] for j, d in zip(used, diagonal, strict=True) if d < 1e-7]
-
-
-def rows_of_known_groups(
-    x: np.ndarray, y: np.ndarray, labels: np.ndarray | None, groups: np.ndarray
-) -> Rows:
-    """Return scaled rows with group codes; rows of unknown groups are left out."""
-    codes = np.zeros(len(y), int) if labels is None else encode_groups(labels, groups)
-    known = codes >= 0
-    if not known.any():
-        raise DataError("validation has no rows of the groups in X; hold out rows of these groups.")
-    return Rows.from_arrays(x[known], y[known], codes[known], max(len(groups), 1))
 
 
 def robust_unit(x: np.ndarray) -> float:

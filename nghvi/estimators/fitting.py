@@ -26,7 +26,7 @@ from nghvi._core.hybrid import Info
 from nghvi._sklearn import Estimator, copied
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.frame import DataError
+from nghvi.data.frame import DataError, columns_of
 from nghvi.data.scaling import Scaling
 from nghvi.data.working_copy import StreamedRows
 from nghvi.estimators import tables
@@ -77,7 +77,7 @@ class Kept(NamedTuple):
 
 
 def inferred(
-    settings: Any,
+    settings: "MixedEstimator",
     model: MixedModel,
     data: Any,
     scaling: Scaling,
@@ -111,7 +111,8 @@ def inferred(
         "devices": settings.devices,
     }
     if kept is not None:
-        asked |= with_checkpoints(kept, settings, model, data)
+        checkpoints = _checkpoints_of(kept, settings, model, data)
+        asked |= {"keep": checkpoints.offer, "resume": checkpoints.newest()}
     if settings.method != "auto":
         asked["start"] = published_start(model, data, seed)
     if not (settings.verbose and is_first()):
@@ -122,28 +123,17 @@ def inferred(
 
 def judged(posterior: MixedPosterior) -> MixedPosterior:
     """Extend the verdict by what the optimiser cannot see."""
-    if (cause := _why_unusable(posterior)) is not None:
+    cause = None
+    if posterior.features_are_constant():
+        cause = Cause.CONSTANT_FEATURES
+    elif posterior.inference.converged and not tables.is_finite(posterior):
+        cause = Cause.NOT_FINITE
+    if cause is not None:
         verdict = Verdict(Status.FAILED, cause)
         inference = dataclasses.replace(posterior.inference, verdict=verdict)
         posterior = posterior._replace(inference=inference)
     size = size_if_nothing(posterior)
     return posterior if size is None else told_of_nothing(posterior, size)
-
-
-def _why_unusable(posterior: MixedPosterior) -> Cause | None:
-    """Return why a result cannot be used although the optimiser is satisfied, None if it can."""
-    if posterior.features_are_constant():
-        return Cause.CONSTANT_FEATURES
-    good = posterior.inference.converged
-    return Cause.NOT_FINITE if good and not tables.is_finite(posterior) else None
-
-
-def with_checkpoints(
-    kept: Kept, estimator: Estimator, model: MixedModel, data: Data
-) -> dict[str, Any]:
-    """Return the settings of ``infer`` that save checkpoints and continue from the newest."""
-    checkpoints = _checkpoints_of(kept, estimator, model, data)
-    return {"keep": checkpoints.offer, "resume": checkpoints.newest()}
 
 
 def _checkpoints_of(kept: Kept, estimator: Estimator, model: MixedModel, data: Data) -> Checkpoints:
@@ -280,7 +270,7 @@ def _candidates(estimator: "MixedEstimator") -> Iterator[dict[str, Any]]:
     independent = {"covariance": "diagonal"} if diagonal else {}
     if names.factors:
         slopes = {f.name: [name for name in f.effects if name in known] for f in names.factors}
-        group = estimator.group_
+        group = columns_of(estimator.group_)
         few = {
             name: ["intercept"]
             if "intercept" in own and isinstance(random_of(random, group, name), str)

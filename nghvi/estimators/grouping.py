@@ -1,7 +1,7 @@
 """The grouping factors of an estimator: how they are chosen, and which designs are refused."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -12,12 +12,15 @@ from nghvi._core.response import Response
 from nghvi.data.elimination import Pattern
 from nghvi.data.frame import Column, DataError, Group
 
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
+
 MOST_SHOWN = 3
 """How many parts of a design, or levels of a part, a warning names."""
 
 
 class Term(NamedTuple):
-    """The effects of one of several factors."""
+    """The effects of one grouping factor."""
 
     group: str
     random: Any
@@ -38,21 +41,24 @@ def chosen_group(group: Any) -> Group:
     return columns[0] if len(columns) == 1 else columns
 
 
-def terms_of(settings: Any, group: Group) -> tuple[Term, ...]:
-    """Return the terms of settings without a formula; none unless there are several factors."""
-    if not isinstance(group, tuple):
-        return ()
+def terms_of(settings: "MixedEstimator", group: tuple[Column, ...]) -> tuple[Term, ...]:
+    """Return the terms of settings without a formula, one per factor."""
+    if not group and isinstance(settings.random, Mapping):
+        raise DataError(
+            f"random={dict(settings.random)!r}: there is no grouping factor; name one by "
+            "group=, or leave random out."
+        )
     return tuple(
         Term(str(name), random_of(settings.random, group, name), settings.covariance)
         for name in group
     )
 
 
-def random_of(random: Any, group: Group, factor: Column | None) -> Any:
+def random_of(random: Any, group: tuple[Column, ...], factor: Column) -> Any:
     """Return the setting ``random`` of one factor, given by its name or for all factors."""
     if not isinstance(random, Mapping):
         return random
-    known = [str(each) for each in (group if isinstance(group, tuple) else (group,))]
+    known = [str(each) for each in group]
     unknown = [key for key in random if str(key) not in known]
     if unknown:
         raise DataError(
@@ -62,9 +68,11 @@ def random_of(random: Any, group: Group, factor: Column | None) -> Any:
     return {str(key): value for key, value in random.items()}.get(str(factor), "auto")
 
 
-def check_supported(settings: Any, terms: tuple[Term, ...], deep: bool, response: Response) -> None:
+def check_supported(
+    settings: "MixedEstimator", terms: tuple[Term, ...], deep: bool, response: Response
+) -> None:
     """Raise an error if settings cannot be combined with several factors."""
-    if not terms:
+    if len(terms) < 2:
         return
     factors = " and ".join(repr(term.group) for term in terms)
     if deep and not response.conjugate:

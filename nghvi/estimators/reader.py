@@ -23,6 +23,7 @@ from nghvi.data.frame import (
     Group,
     Table,
     column_names,
+    columns_of,
     drop_missing,
     has_columns,
     read_response,
@@ -31,13 +32,12 @@ from nghvi.data.frame import (
 from nghvi.data.labels import encode_groups, warn_of_strangers
 from nghvi.data.scaling import Scaling, add_intercept
 from nghvi.data.source import GroupedDataset, Groups, InMemory, OnDisk, Source
-from nghvi.estimators.choices import check_counts, check_seed, choose_seed, is_deep, pools
-from nghvi.estimators.columns import rows_of_known_groups
+from nghvi.estimators.choices import check_draws, choose_seed, is_deep, pools
 from nghvi.estimators.grouping import chosen_group
 from nghvi.estimators.response_columns import RowFacts, learn_classes, measurements, places_of
 from nghvi.estimators.spec import Spec
 from nghvi.estimators.tables import typical_inputs
-from nghvi.formula import Design, bounds_of, learn, parse, response_given, variables
+from nghvi.formula import Design, bounds_of, learn_and_read, parse, response_given, variables
 from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.predictive import Request
 from nghvi.storage.classes import instance
@@ -62,7 +62,7 @@ SCATTERED = {
 """Attributes of estimators of earlier versions, and the fields that hold them now."""
 
 
-def complete_rows(settings: Any, X: Any, y: Any, counts: Any = None) -> Complete:
+def complete_rows(settings: "MixedEstimator", X: Any, y: Any, counts: Any = None) -> Complete:
     """Return rows and responses, without those that have missing cells if missing='drop'."""
     if settings.missing not in MISSING:
         raise DataError(f"missing={settings.missing!r}: choose 'error', 'drop' or 'indicator'.")
@@ -98,24 +98,35 @@ class RowReader(NamedTuple):
     """Group columns that the settings name: those of ``spec`` without pooled categories."""
 
     @staticmethod
-    def of(settings: Any, X: Any, response: Response) -> "RowReader":
+    def of(settings: "MixedEstimator", X: Any, response: Response) -> "RowReader":
         """Learn a reader from an estimator's settings and training data, None for data on disk."""
-        facts, name = RowFacts.of(settings), type(settings).__name__
-        design, coding, group = None, None, chosen_group(settings.group)
+        return RowReader.learn(settings, X, response)[0]
+
+    @staticmethod
+    def learn(
+        settings: "MixedEstimator", X: Any, response: Response
+    ) -> "tuple[RowReader, Table | None]":
+        """Return the same as :meth:`of`, and the table of the training data; None for None."""
+        facts, group = RowFacts.of(settings), chosen_group(settings.group)
+        pooled: tuple[str, ...] = ()
         indicator = settings.missing == "indicator"
+        design, coding, table, quantiles, commonest = None, None, None, None, None
         if settings.formula is not None:
-            design = learn(settings.formula, X, indicator=indicator)
+            design, table, inputs = learn_and_read(settings.formula, X, indicator=indicator)
+            quantiles, commonest = typical_inputs(inputs)
         elif X is not None:
-            deep = is_deep(settings.hidden, settings.trunk)
+            deep, cells = is_deep(settings.hidden, settings.trunk), facts.cells(X, group)
             coding = Coding.learn(
-                facts.cells(X, group),
+                cells,
                 indicator=indicator,
                 intercept=deep or bool(settings.fit_intercept),
                 pool=deep and pools(settings, response),
             )
-        spec = Spec.of(settings, design, facts, () if coding is None else coding.pooled)
-        reader = RowReader(name, spec, facts, design, inputs=(), columns=None, classes=None)
-        return reader._replace(coding=coding, group=group)
+            pooled, table = coding.pooled, coding.table(cells, by_name=cells.named)
+            table = facts.beside(table, X)
+        spec, name = Spec.of(settings, design, facts, pooled), type(settings).__name__
+        learnt = (quantiles, commonest, coding, group)
+        return RowReader(name, spec, facts, design, (), None, None, *learnt), table
 
     @staticmethod
     def gathered(estimator: "MixedEstimator") -> "RowReader":
@@ -145,8 +156,7 @@ class RowReader(NamedTuple):
     @property
     def _num_grouped(self) -> int:
         """Number of columns that the settings name as groups."""
-        group = self._group
-        return len(group) if isinstance(group, tuple) else int(group is not None)
+        return len(columns_of(self._group))
 
     @property
     def bounds(self) -> tuple[str, ...]:
@@ -158,8 +168,7 @@ class RowReader(NamedTuple):
         """Columns of the data that hold group labels."""
         if self.design is not None:
             return parse(self.design.formula).group_columns
-        group = self.spec.group
-        return group if isinstance(group, tuple) else () if group is None else (group,)
+        return columns_of(self.spec.group)
 
     @property
     def may_lack(self) -> Container[str]:
@@ -206,17 +215,16 @@ class RowReader(NamedTuple):
         table = self.facts.beside(coding.table(cells, by_name=by_name), X)
         return table if needed else table._replace(group=None)
 
-    def read(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
-        """Return training or validation data and their responses, checked."""
-        table = self.table(X)
+    def read_response(self, X: Any, y: Any, num_rows: int) -> np.ndarray:
+        """Return the responses of training or validation data, checked."""
         if self.design is not None:
             y = response_given(self.design.formula, X, y)
         if y is None:
             raise DataError(f"{self.estimator} requires y to be passed, but the target y is None.")
-        response = read_response(y, len(table.values), self.response_name(y))
-        if len(response) == 1:
+        response = read_response(y, num_rows, self.response_name(y))
+        if num_rows == 1:
             raise DataError("X has only one row (n_samples=1), but a fit needs more.")
-        return table, response
+        return response
 
     def scaled(self, table: Table, scaling: Scaling) -> np.ndarray:
         """Return the columns of the model on the fitted scale, from those of a table."""
@@ -228,8 +236,7 @@ class RowReader(NamedTuple):
         """Return a request for predictions; ``which`` says which effects to predict with."""
         if which not in WHICH:
             raise DataError(f"which={which!r}: choose one of {', '.join(map(repr, WHICH))}.")
-        check_counts(optional=False, draws=draws)
-        check_seed(seed=seed)
+        check_draws(draws, seed)
         table = self.table(X, grouped=which != "zero")
         if number := posterior.model.num_facts:
             of_rows = posterior.model.response.given(table.values[:, -number:])
@@ -280,7 +287,7 @@ class RowReader(NamedTuple):
 
 
 def read_to_fit(
-    settings: Any, X: Any, y: Any, counts: Any, response: Response
+    settings: "MixedEstimator", X: Any, y: Any, counts: Any, response: Response
 ) -> tuple[RowReader, Source]:
     """Read training data; return a reader for further rows, and the source of these.
 
@@ -289,25 +296,24 @@ def read_to_fit(
     if isinstance(X, GroupedDataset):
         return _read_from_disk(settings, X, y, response)
     X, y, counts, _ = complete_rows(settings, X, y, counts)
-    reader = RowReader.of(settings, X, response)
+    reader, table = RowReader.learn(settings, X, response)
+    assert table is not None
     order = stated_order(reader.response_column(X, y)) if response.classes else None
     name = reader.response_name(y)
-    table, y = reader.read(X, y)
+    y = reader.read_response(X, y, len(table.values))
     if settings.of_classes:
         reader = reader._replace(classes=learn_classes(y, order, response, name))
     values = reader.values(y, name)
     columns = tuple(column_names(X)) if table.named else None
     if reader.design is not None:
         columns = reader.design.variables
-        quantiles, commonest = typical_inputs(reader.design.filled_inputs(X))
-        reader = reader._replace(raw_quantiles=quantiles, commonest=commonest)
     group = reader.spec.group
     source = InMemory.of(table, values, counts, group=group, columns=columns, response_name=name)
     return reader.with_inputs_of(source), source
 
 
 def _read_from_disk(
-    settings: Any, dataset: GroupedDataset, y: str, response: Response
+    settings: "MixedEstimator", dataset: GroupedDataset, y: str, response: Response
 ) -> tuple[RowReader, Source]:
     reader, number = RowReader.of(settings, None, response), settings.batch_groups
     source = OnDisk.of(
@@ -323,12 +329,24 @@ def _read_from_disk(
 
 
 def read_held_out(
-    settings: Any, reader: RowReader, given: tuple[Any, Any], scaling: Scaling, groups: Groups
+    settings: "MixedEstimator",
+    reader: RowReader,
+    given: tuple[Any, Any],
+    scaling: Scaling,
+    groups: Groups,
 ) -> Rows:
     """Read the rows of a stopping rule; rows of groups without training data are left out."""
-    table, y = reader.read(*complete_rows(settings, *given)[:2])
-    x, y = reader.scaled(table, scaling), scaling.apply_response(reader.values(y))
-    return rows_of_known_groups(x, y, cast(Any, table.group), cast(np.ndarray, groups))
+    X, y = complete_rows(settings, *given)[:2]
+    table, levels = reader.table(X), cast(np.ndarray, groups)
+    x, y = reader.scaled(table, scaling), reader.read_response(X, y, len(table.values))
+    y = reader.values(y)
+    labels = None if table.group is None else np.asarray(table.group)
+    codes = np.zeros(len(y), int) if labels is None else encode_groups(labels, levels)
+    known = codes >= 0
+    if not known.any():
+        raise DataError("validation has no rows of the groups in X; hold out rows of these groups.")
+    y = scaling.apply_response(y[known])
+    return Rows.from_arrays(x[known], y, codes[known], max(len(levels), 1))
 
 
 def raw_responses(posterior: MixedPosterior, request: Request, values: np.ndarray) -> np.ndarray:

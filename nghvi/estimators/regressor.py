@@ -7,9 +7,9 @@ import numpy as np
 from nghvi._core.errors import warn
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checks import why_not_of_the_fit
-from nghvi.estimators.choices import check_level
 from nghvi.estimators.reader import DRAWS, raw_responses
 from nghvi.posterior import predictive
+from nghvi.posterior.summaries import check_level
 
 
 class MixedRegressor(MixedEstimator):

@@ -7,18 +7,17 @@ Default priors are stated in units of the data, so that they mean the same whate
 """
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nghvi._core.errors import warn
 from nghvi._core.response import Response
-from nghvi.data.frame import DataError, Group
+from nghvi.data.frame import DataError, Group, columns_of
+from nghvi.data.grouped import Columns
 from nghvi.data.scaling import nonzero
-from nghvi.data.source import Groups
+from nghvi.data.source import Groups, by_factor
 from nghvi.estimators.choices import (
     beside_inputs,
     check_counts,
@@ -32,16 +31,19 @@ from nghvi.estimators.choices import (
     scales_inputs,
 )
 from nghvi.estimators.columns import INTERCEPT, feature_names, random_columns, tamed, varies_within
-from nghvi.estimators.grouping import Term, chosen_group, random_of, terms_of
+from nghvi.estimators.grouping import Term, chosen_group, terms_of
 from nghvi.estimators.response_columns import RowFacts
 from nghvi.formula import Design, FormulaError, Syntax, has_intercept, parse
-from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax
+from nghvi.formula.syntax import EVERY_COLUMN
 from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.mixed import MixedModel
 from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Skip, Trunk
 from nghvi.posterior.mixed_posterior import Named
 from nghvi.priors import HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
+
+if TYPE_CHECKING:
+    from nghvi.estimators._base import MixedEstimator
 
 MOST_SLOPES = 20
 """The most varying inputs for which a network's default effects include the inputs."""
@@ -55,9 +57,8 @@ class Spec(NamedTuple):
     """Group, effects and fixed part of a model."""
 
     group: Group
-    random: Any
-    """"auto", "intercept", "all" or names of the features with effects."""
-    covariance: str
+    terms: tuple[Term, ...]
+    """The effects of every factor; empty without groups."""
     deep: bool
     """Whether there is a network."""
     intercept: bool
@@ -66,14 +67,15 @@ class Spec(NamedTuple):
     """Coefficients that are not estimated, those of the last inputs."""
     facts: tuple[str, ...] = ()
     """What the last columns tell the response about the rows, such as their trials."""
-    terms: tuple[Term, ...] = ()
-    """The effects of every factor; empty unless there are several factors."""
     pooled: tuple[str, ...] = ()
     """Factors that are categories with many levels, which have intercepts; the last of all."""
 
     @staticmethod
     def of(
-        settings: Any, design: Design | None, stated: RowFacts, pooled: tuple[str, ...] = ()
+        settings: "MixedEstimator",
+        design: Design | None,
+        stated: RowFacts,
+        pooled: tuple[str, ...] = (),
     ) -> "Spec":
         """Make a spec from an estimator's settings, and from its formula's design if there is one.
 
@@ -81,43 +83,39 @@ class Spec(NamedTuple):
         are groups.
         """
         deep = is_deep(settings.hidden, settings.trunk)
-        group = chosen_group(settings.group)
         if design is None:
+            own = columns_of(chosen_group(settings.group))
+            terms = terms_of(settings, own)
+            terms += tuple(Term(name, INTERCEPT, settings.covariance) for name in pooled)
+            group = chosen_group((*own, *pooled)) if terms else None
             intercept = bool(settings.fit_intercept) and not deep
-            own = terms_of(settings, group)
-            random = "auto" if own else random_of(settings.random, group, cast(Any, group))
-            if pooled and group is not None and not own:
-                own = (Term(str(group), random, settings.covariance),)
-            terms = (*own, *(Term(name, INTERCEPT, settings.covariance) for name in pooled))
-            if pooled:
-                columns = group if isinstance(group, tuple) else () if group is None else (group,)
-                group = chosen_group((*columns, *pooled))
-                random, terms = ("auto", terms) if len(terms) > 1 else (INTERCEPT, ())
-            return Spec(
-                *(group, random, settings.covariance, deep, intercept),
-                *(stated.known_coef, stated.names, terms, pooled),
-            )
+            return Spec(group, terms, deep, intercept, stated.known_coef, stated.names, pooled)
         syntax = parse(design.formula)
         terms = _terms_of_formula(syntax, design, settings.covariance, deep)
-        spec = Spec(
-            syntax.group,
-            _random_of_network(syntax, syntax.random) if deep and not terms else design.random,
-            _covariance(syntax.factors[:1], settings.covariance),
-            deep,
-            has_intercept(syntax) and not deep,
-            design.known_coef,
-            design.facts,
-            terms,
-        )
+        intercept = has_intercept(syntax) and not deep
+        spec = Spec(syntax.group, terms, deep, intercept, design.known_coef, design.facts)
         spec._check_settings(settings, syntax, design.num_effects or (len(design.random),))
         return spec
 
-    @property
-    def num_factors(self) -> int:
-        """The number of grouping factors."""
-        return len(self.terms) or int(self.group is not None)
+    @staticmethod
+    def upgraded(fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a spec that a version saved in which one factor was no term."""
+        if "random" not in fields:
+            return fields
+        group, terms = fields["group"], fields.get("terms", ())
+        if group is not None and not terms:
+            terms = (Term(str(group), fields["random"], fields["covariance"]),)
+        others = {k: v for k, v in fields.items() if k not in ("random", "covariance")}
+        return others | {"terms": terms}
 
-    def _check_settings(self, settings: Any, syntax: Syntax, num_effects: tuple[int, ...]) -> None:
+    @property
+    def several(self) -> bool:
+        """Whether there are several factors."""
+        return len(self.terms) > 1
+
+    def _check_settings(
+        self, settings: "MixedEstimator", syntax: Syntax, num_effects: tuple[int, ...]
+    ) -> None:
         """Raise an error if settings contradict the formula."""
         group = chosen_group(settings.group)
         if group is not None and group != syntax.group:
@@ -134,29 +132,22 @@ class Spec(NamedTuple):
         if not settings.fit_intercept and has_intercept(syntax):
             remedy = "that there is an intercept (write '0 +' after '~' to leave it out)"
             raise _contradiction(f"fit_intercept={settings.fit_intercept!r}", syntax, remedy)
-        if not _is_auto(settings.random) and (syntax.group is None or self.terms):
+        if not _is_auto(settings.random) and len(self.terms) != 1:
             said = "what varies by each factor" if self.terms else "that there are no effects"
             raise _contradiction(f"random={settings.random!r}", syntax, said)
 
-    def effects(self, settings: Any, features: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the indices of the features with effects."""
-        if self.terms:
-            return sum(self.effects_by_factor(features), ())
-        grouped, deep = self.group is not None, self.deep
-        chosen = random_columns(self.random, features, grouped=grouped, deep=deep)
-        if settings.formula is not None and not _is_auto(settings.random):
-            asked = random_columns(settings.random, features, grouped=grouped, deep=deep)
-            if asked != chosen:
-                varying = ", ".join(repr(features[j]) for j in chosen)
-                said = f"that there are effects of {varying}"
-                raise _contradiction(f"random={settings.random!r}", parse(settings.formula), said)
+    def effects(self, settings: "MixedEstimator", features: tuple[str, ...]) -> tuple[Columns, ...]:
+        """Return the indices of the features with effects of every factor; none without groups."""
+        deep = self.deep and not self.several
+        chosen = tuple(random_columns(term.random, features, deep=deep) for term in self.terms)
+        asked, text = settings.random, settings.formula
+        if text is None or _is_auto(asked):
+            return chosen or ((),)
+        if chosen != (random_columns(asked, features, deep=deep),):
+            varying = ", ".join(repr(features[j]) for j in chosen[0])
+            said = f"that there are effects of {varying}"
+            raise _contradiction(f"random={asked!r}", parse(text), said)
         return chosen
-
-    def effects_by_factor(self, features: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """Return the indices of every factor's features; empty unless there are several factors."""
-        return tuple(
-            random_columns(term.random, features, grouped=True, deep=False) for term in self.terms
-        )
 
 
 class Structure(NamedTuple):
@@ -165,21 +156,23 @@ class Structure(NamedTuple):
     priors: Priors
     trunk: Trunk
     features: tuple[str, ...]
-    random: tuple[int, ...]
     known_coef: tuple[float, ...]
-    facts: tuple[str, ...] = ()
-    by_factor: tuple[tuple[int, ...], ...] = ()
-    """Features with effects of every factor; empty unless there are several factors."""
-    effects_priors: tuple[InverseGamma | HalfT | WishartPrecision | HuangWand, ...] = ()
+    facts: tuple[str, ...]
+    effects: tuple[Columns, ...]
+    """The features with effects of every factor; without groups one that has none."""
+    effects_priors: tuple[InverseGamma | HalfT | WishartPrecision | HuangWand, ...]
+    """The prior of every factor's effects; that in ``priors`` is the first of these."""
 
     @staticmethod
-    def of(settings: Any, spec: Spec, names: tuple[str, ...], response: Response) -> "Structure":
+    def of(
+        settings: "MixedEstimator", spec: Spec, names: tuple[str, ...], response: Response
+    ) -> "Structure":
         """Make a structure from a spec, the estimator's other settings and the inputs' names."""
         check_counts(steps=settings.steps, n_starts=settings.n_starts)
         check_counts(batch_groups=settings.batch_groups)
         check_method(settings.method)
-        priors = choose_priors(settings.priors, spec.covariance)
-        of_terms = tuple(choose_priors(settings.priors, t.covariance).effects for t in spec.terms)
+        covariances = [term.covariance for term in spec.terms] or [settings.covariance]
+        priors = [choose_priors(settings.priors, covariance) for covariance in covariances]
         features = feature_names(names, spec.intercept)
         if not features:
             raise DataError(
@@ -193,19 +186,16 @@ class Structure(NamedTuple):
             learnt = _names_of_learnt(trunk.num_features - len(beside), beside)
             features = (*beside, *learnt)
             if skip and settings.priors is None:
-                beside_them = functools.partial(beside_inputs, priors, len(names), len(learnt))
-                priors = beside_them(correlated=spec.covariance == "full")
-                each = (beside_them(correlated=t.covariance == "full") for t in spec.terms)
-                of_terms = tuple(own.effects for own in each)
+                priors = [
+                    beside_inputs(own, len(names), len(learnt), correlated=covariance == "full")
+                    for own, covariance in zip(priors, covariances, strict=True)
+                ]
         check_known_coef(spec.known_coef, settings.method, spec.deep)
-        random = spec.effects(settings, features)
-        structure = Structure(
-            *(priors, trunk, features, random, spec.known_coef, spec.facts),
-            spec.effects_by_factor(features),
-            of_terms,
-        )
-        check_number_of_parameters(structure, len(names), settings.hidden)
-        return structure
+        effects = spec.effects(settings, features)
+        check_number_of_parameters(len(sum(effects, ())), len(names), settings.hidden)
+        of_effects = tuple(own.effects for own in priors)
+        known = (spec.known_coef, spec.facts)
+        return Structure(priors[0], trunk, features, *known, effects, of_effects)
 
     def with_usual_effects(
         self, spec: Spec, x: np.ndarray, codes: np.ndarray, groups: Groups
@@ -216,25 +206,15 @@ class Structure(NamedTuple):
         the effects that it would have alone, and the others have intercepts: curves by level of
         two factors would explain the same rows.
         """
-        if isinstance(groups, dict):
-            if not spec.deep:
-                return self
-            levels = [len(labels) for labels in groups.values()]
-            levels = levels[: len(levels) - len(spec.pooled)] or levels
-            most = int(np.argmax(levels))
-            if not _is_auto(spec.terms[most].random):
-                return self
-            own = self._usual(x, codes[:, most], levels[most], range(len(self.features)))
-            by_factor = (*self.by_factor[:most], own, *self.by_factor[most + 1 :])
-            return self._replace(by_factor=by_factor, random=sum(by_factor, ()))
-        if not (self.random and _is_auto(spec.random)):
+        levels = [len(labels) for labels in by_factor(groups)]
+        most = int(np.argmax(levels[: len(levels) - len(spec.pooled)] or levels))
+        if not (spec.deep and spec.terms and _is_auto(spec.terms[most].random)):
             return self
-        return self._replace(random=self._usual(x, codes, len(groups), self.random))
+        own = self._usual(x, codes.reshape(len(codes), -1)[:, most], levels[most])
+        return self._replace(effects=(*self.effects[:most], own, *self.effects[most + 1 :]))
 
-    def _usual(
-        self, x: np.ndarray, codes: np.ndarray, num_groups: int, among: Iterable[int]
-    ) -> tuple[int, ...]:
-        """Return the features ``among`` these that have effects by default.
+    def _usual(self, x: np.ndarray, codes: np.ndarray, num_groups: int) -> Columns:
+        """Return the features that have effects by default.
 
         A network with a skip connection has no effects of inputs that do not vary within groups,
         which would be effects of the group itself; nor of so many inputs that the groups'
@@ -243,15 +223,15 @@ class Structure(NamedTuple):
         prefers a curve per group to one for all, and says nothing about new groups.
         """
         if not isinstance(self.trunk, Skip):
-            return tuple(among)
+            return tuple(range(len(self.features)))
         inputs = range(1, x.shape[1] + 1)
         varying = [j for j in inputs if varies_within(x[:, j - 1], codes)]
         left = set(inputs) - set(varying if len(varying) <= MOST_SLOPES else ())
         if num_groups < GROUPS_OF_LEARNT:
             left |= set(range(x.shape[1] + 1, len(self.features)))
-        return tuple(j for j in among if j not in left)
+        return tuple(j for j in range(len(self.features)) if j not in left)
 
-    def with_tails(self, settings: Any, x: np.ndarray) -> "Structure":
+    def with_tails(self, settings: "MixedEstimator", x: np.ndarray) -> "Structure":
         """Let the network see asinh of inputs with heavy tails in scaled training rows ``x``."""
         if not scales_inputs(settings):
             return self
@@ -268,38 +248,34 @@ class Structure(NamedTuple):
             "num_facts": len(self.facts),
             "relative_coef": linear and response.attenuation > 0,
         }
-        if not self.by_factor:
-            return MixedModel(self.trunk, response, self.priors, self.random, sweeps, **settings)
+        random = sum(self.effects, ())
+        if len(self.effects) == 1:
+            return MixedModel(self.trunk, response, self.priors, random, sweeps, **settings)
         kind = SeveralFactors if response.conjugate else GeneralFactors
         return kind(
-            *(self.trunk, response, self.priors, self.random),
+            *(self.trunk, response, self.priors, random),
             parts=self.effects_priors,
-            effects=tuple(map(len, self.by_factor)),
+            effects=tuple(map(len, self.effects)),
             **settings,
         )
 
-    def named(self, groups: Any) -> Named:
+    def named(self, groups: Groups) -> Named:
         """Return the names of features, effects and groups; ``groups`` are the labels."""
         fixed = self.features[: len(self.features) - len(self.known_coef)]
-        if self.by_factor:
-            return Named.of_factors(
-                fixed,
-                [tuple(self.features[j] for j in random) for random in self.by_factor],
-                groups,
-            )
-        return Named(fixed, tuple(self.features[j] for j in self.random), groups)
+        effects = [tuple(self.features[j] for j in own) for own in self.effects]
+        if isinstance(groups, dict):
+            return Named.of_factors(fixed, effects, groups)
+        return Named(fixed, effects[0], groups)
 
 
 def warn_about_few_groups(structure: Structure, spec: Spec, groups: Groups) -> None:
     """Warn if effects of what a network learns were asked for although there are few groups."""
-    if not isinstance(structure.trunk, Skip):
+    if not isinstance(structure.trunk, Skip) or not spec.terms:
         return
-    asked = [term.random for term in spec.terms] or [spec.random]
-    number = [len(each) for each in (groups.values() if isinstance(groups, dict) else [groups])]
-    beside, own = structure.trunk.num_inputs, structure.by_factor or (structure.random,)
-    for of_factor, random, num_groups in zip(own, asked, number, strict=True):
-        learnt = [structure.features[j] for j in of_factor if j > beside]
-        if learnt and num_groups < GROUPS_OF_LEARNT and not _is_auto(random):
+    each = zip(structure.effects, spec.terms, map(len, by_factor(groups)), strict=True)
+    for of_factor, term, num_groups in each:
+        learnt = [structure.features[j] for j in of_factor if j > structure.trunk.num_inputs]
+        if learnt and num_groups < GROUPS_OF_LEARNT and not _is_auto(term.random):
             some = f"{learnt[0]} to {learnt[-1]}" if len(learnt) > 1 else learnt[0]
             warn(
                 f"there are effects of what the network learns ({some}) with {num_groups} groups. "
@@ -331,27 +307,21 @@ def _contradiction(setting: str, syntax: Syntax, said: str) -> FormulaError:
 def _terms_of_formula(
     syntax: Syntax, design: Design, covariance: str, deep: bool
 ) -> tuple[Term, ...]:
-    """Return the effects of every factor; none unless there are several factors."""
-    if len(syntax.factors) < 2:
-        return ()
-    ends = itertools.accumulate(design.num_effects)
-    names: list[Any] = [list(design.random[a:b]) for a, b in itertools.pairwise((0, *ends))]
-    if deep:
-        names = [_random_of_network(syntax, factor.random) for factor in syntax.factors]
-    return tuple(
-        Term(factor.name, random, _covariance((factor,), covariance))
-        for factor, random in zip(syntax.factors, names, strict=True)
-    )
-
-
-def _covariance(factors: tuple[FactorSyntax, ...], setting: str) -> str:
-    return "diagonal" if any(factor.independent for factor in factors) else setting
+    """Return the effects of every factor."""
+    names, found = iter(design.random), []
+    for factor, number in zip(
+        syntax.factors, design.num_effects or (len(design.random),), strict=False
+    ):
+        own: Any = list(itertools.islice(names, number))
+        if deep:
+            own = _random_of_network(syntax, factor.random)
+        chosen = "diagonal" if factor.independent else covariance
+        found.append(Term(factor.name, own, chosen))
+    return tuple(found)
 
 
 def _random_of_network(syntax: Syntax, random: tuple[str, ...]) -> str:
     """Return which features of a network have effects; ``random`` is what the bars follow."""
-    if syntax.group is None:
-        return "auto"
     if random not in (("1",), (EVERY_COLUMN,)):
         raise FormulaError.at(
             syntax.text,
@@ -394,40 +364,30 @@ def follow_data(
         coef = y_unit / np.where(spread > 1e-12 * size, spread, size)
     if isinstance(structure.trunk, Skip):
         coef[1 : 1 + len(variance)] = y_unit / nonzero(np.sqrt(variance))
-    effects = coef.copy()
+    fixed = coef.copy()
     if spec.deep:
-        coef[0] = np.sqrt(y_unit**2 + y_mean**2)
+        fixed[0] = np.sqrt(y_unit**2 + y_mean**2)
     if spec.intercept:
         away = (mean * coef) ** 2
-        coef[0] = np.sqrt(y_unit**2 + y_mean**2 + np.sum(away[1:]))
-        varying = [j for j in structure.random if j > 0]
-        if 0 not in structure.random:  # no random intercept absorbs the shift of a column
-            effects[varying] = y_unit / size[varying]
-        effects[0] = y_unit
-        if isinstance(structure.priors.effects, HuangWand):  # correlated slopes may move it as far
-            effects[0] = np.sqrt(y_unit**2 + np.sum(away[varying]))
+        fixed[0] = np.sqrt(y_unit**2 + y_mean**2 + np.sum(away[1:]))
     num_fixed = len(structure.features) - len(structure.known_coef)
     priors = structure.priors
     if not spec.deep and num_rows <= num_fixed + FEW_SPARE:
         priors = dataclasses.replace(priors, noise=HalfT(floor=NO_EXACT_FIT))
-    if isinstance(priors.effects.scale, tuple):  # of every feature, so far
-        chosen = tuple(priors.effects.scale[j] for j in structure.random)
-        effects_prior = dataclasses.replace(priors.effects, scale=chosen or 1.0)
-        priors = dataclasses.replace(priors, effects=effects_prior)
-    priors = priors.in_units(coef[:num_fixed], effects[list(structure.random)], float(y_unit))
-    return structure._replace(priors=priors)
-
-
-def factors_follow_data(structure: Structure, *data: Any) -> Structure:
-    """Do what :func:`follow_data` does for several factors; ``data`` are its other arguments."""
-    followed = [
-        follow_data(
-            structure._replace(
-                random=random, priors=dataclasses.replace(structure.priors, effects=prior)
-            ),
-            *data,
-        ).priors
-        for random, prior in zip(structure.by_factor, structure.effects_priors, strict=True)
-    ]
-    own = tuple(priors.effects for priors in followed)
-    return structure._replace(priors=followed[0], effects_priors=own)
+    of_factors = []
+    for random, prior in zip(structure.effects, structure.effects_priors, strict=True):
+        unit = coef.copy()
+        if spec.intercept:
+            varying = [j for j in random if j > 0]
+            if 0 not in random:  # no random intercept absorbs the shift of a column
+                unit[varying] = y_unit / size[varying]
+            unit[0] = y_unit
+            if prior.correlated:  # correlated slopes may move it as far
+                unit[0] = np.sqrt(y_unit**2 + np.sum(away[varying]))
+        if isinstance(prior.scale, tuple):  # of every feature, so far
+            chosen = tuple(prior.scale[j] for j in random)
+            prior = dataclasses.replace(prior, scale=chosen or 1.0)
+        own = dataclasses.replace(priors, effects=prior)
+        of_factors.append(own.in_units(fixed[:num_fixed], unit[list(random)], float(y_unit)))
+    effects = tuple(own.effects for own in of_factors)
+    return structure._replace(priors=of_factors[0], effects_priors=effects)

@@ -49,25 +49,26 @@ def k_hat_sentence(posterior: MixedPosterior) -> str:
 
 def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:
     """Return one row per step: stage, noisy objective (raw scale), largest remaining errors."""
-    frames = []
-    for name, info in inference.run.traces:
-        mean, scale = (
-            np.abs(np.asarray(info.remaining.mean)),
-            np.abs(np.asarray(info.remaining.scale)),
+
+    def largest(errors: Any) -> np.ndarray:
+        found = np.abs(np.asarray(errors))
+        return found.max(axis=1) if found.ndim > 1 else found
+
+    columns = ["stage", "elbo", "mean_error", "sd_error", "gradient_norm"]
+    frames = [
+        pd.DataFrame(
+            {
+                "stage": name,
+                "elbo": np.asarray(info.log_target) - np.asarray(info.log_q) - jacobian,
+                "mean_error": largest(info.remaining.mean),
+                "sd_error": largest(info.remaining.scale),
+                "gradient_norm": np.asarray(info.gradient_norm),
+            }
         )
-        frames.append(
-            pd.DataFrame(
-                {
-                    "stage": name,
-                    "elbo": np.asarray(info.log_target) - np.asarray(info.log_q) - jacobian,
-                    "mean_error": mean.max(axis=1) if mean.ndim > 1 else mean,
-                    "sd_error": scale.max(axis=1) if scale.ndim > 1 else scale,
-                    "gradient_norm": np.asarray(info.gradient_norm),
-                }
-            )
-        )
+        for name, info in inference.run.traces
+    ]
     if not frames:
-        return pd.DataFrame(columns=["stage", "elbo", "mean_error", "sd_error", "gradient_norm"])
+        return pd.DataFrame(columns=columns)
     table = pd.concat(frames, ignore_index=True)
     table.index.name = "step"
     return table

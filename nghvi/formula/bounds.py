@@ -7,6 +7,7 @@ caught before Python starts to compute it. Formulas from model files pass the sa
 """
 
 import ast
+import functools
 import inspect
 import math
 import operator
@@ -65,7 +66,7 @@ def check_terms(formula: str, text: str) -> None:
 def check_work(formula: str, expression: str, tree: ast.AST) -> None:
     """Raise an error if an expression holds too large a number or asks for too many columns."""
     try:
-        _fold(tree, formula, expression, 0)
+        _fold(tree, functools.partial(FormulaError.at, formula, expression))
     except RecursionError:
         raise _too_deep(formula) from None
 
@@ -130,33 +131,41 @@ def _power(base: float, exponent: str, formula: str) -> float:
     return base**power
 
 
-def _fold(node: ast.AST, formula: str, expression: str, depth: int) -> float | None:
+Refusal = Callable[[str], FormulaError]
+"""Makes the error about an expression, given the reason."""
+
+
+def _fold(node: ast.AST, refusal: Refusal, depth: int = 0) -> float | None:
     """Return the value of a constant expression, or None for any other; check along the way."""
     if depth > MOST_NESTED:
-        raise _too_deep(formula)
+        raise RecursionError
 
     def folded(child: ast.AST) -> float | None:
-        return _fold(child, formula, expression, depth + 1)
+        return _fold(child, refusal, depth + 1)
 
     if isinstance(node, ast.Constant):
         constant = node.value
         if not isinstance(constant, int | float):
             return None
-        return _bounded(lambda: float(constant), formula, expression)
+        return _bounded(lambda: float(constant), refusal)
     if isinstance(node, ast.BinOp):
         if any(_is_listed(side) for side in (node.left, node.right)):
-            raise FormulaError.at(
-                formula, expression, "arithmetic needs numbers, not text or lists."
-            )
+            raise refusal("arithmetic needs numbers, not text or lists.")
         left, right = folded(node.left), folded(node.right)
         compute = OPERATIONS.get(type(node.op))
         if left is None or right is None or compute is None:
             return None
-        return _bounded(lambda: compute(left, right), formula, expression)
+        return _bounded(lambda: compute(left, right), refusal)
     if isinstance(node, ast.Call):
         values = [folded(child) for child in (*node.args, *(k.value for k in node.keywords))]
         for name, value in _sizes(node).items():
-            _check_size(name, value, folded(value), formula, expression)
+            size = folded(value)
+            if size is None and not isinstance(value, ast.List | ast.Tuple | ast.Constant):
+                raise refusal(f"{name} must be a number, such as {name}=3.")
+            if size is not None and size > SIZES[name]:
+                raise refusal(
+                    f"{name}={_count(size)} asks for too many columns; use at most {SIZES[name]:,}."
+                )
         alone = isinstance(node.func, ast.Name) and node.func.id == "I" and len(values) == 1
         return values[0] if alone else None
     values = [folded(child) for child in ast.iter_child_nodes(node)]
@@ -164,21 +173,17 @@ def _fold(node: ast.AST, formula: str, expression: str, depth: int) -> float | N
     return known[0] if isinstance(node, ast.UnaryOp | ast.Expression) and len(known) == 1 else None
 
 
-def _bounded(compute: Callable[[], float], formula: str, expression: str) -> float | None:
+def _bounded(compute: Callable[[], float], refusal: Refusal) -> float | None:
     try:
         value = compute()
     except OverflowError:
         value = float("inf")
     except ZeroDivisionError:
-        raise FormulaError.at(
-            formula, expression, "this divides by zero; correct the expression."
-        ) from None
+        raise refusal("this divides by zero; correct the expression.") from None
     if isinstance(value, complex):
         return None
     if abs(value) > LARGEST:
-        raise FormulaError.at(
-            formula, expression, f"a number here exceeds {LARGEST:g}; use a smaller one."
-        )
+        raise refusal(f"a number here exceeds {LARGEST:g}; use a smaller one.")
     return value
 
 
@@ -199,19 +204,6 @@ def _sizes(call: ast.Call) -> dict[str, ast.expr]:
     given = dict(zip(names, call.args, strict=False))
     given |= {word.arg: word.value for word in call.keywords if word.arg is not None}
     return {name: value for name, value in given.items() if name in SIZES}
-
-
-def _check_size(
-    name: str, value: ast.expr, size: float | None, formula: str, expression: str
-) -> None:
-    if size is None and not isinstance(value, ast.List | ast.Tuple | ast.Constant):
-        raise FormulaError.at(formula, expression, f"{name} must be a number, such as {name}=3.")
-    if size is not None and size > SIZES[name]:
-        raise FormulaError.at(
-            formula,
-            expression,
-            f"{name}={_count(size)} asks for too many columns; use at most {SIZES[name]:,}.",
-        )
 
 
 def _too_deep(formula: str) -> FormulaError:

@@ -86,10 +86,6 @@ class Design(NamedTuple):
         """Return the inputs in a data frame as they are, gaps included."""
         return read_columns(data, self.inputs, bounds_of(self.formula), self.gaps.fillings)
 
-    def filled_inputs(self, data: Any) -> pd.DataFrame:
-        """Return the inputs in a data frame with missing cells filled."""
-        return _filled(self.raw_inputs(data), self.gaps)[list(self.inputs)]
-
     def table(self, data: Any, *, grouped: bool = True) -> Table:
         """Make the design's columns from a raw data frame, and read its groups if ``grouped``."""
         syntax = parse(self.formula)
@@ -116,7 +112,14 @@ class _Read(NamedTuple):
 
 
 def learn(formula: str, data: Any, *, indicator: bool = False) -> Design:
-    """Learn a design from the training data.
+    """Learn a design from the training data; arguments as in :func:`learn_and_read`."""
+    return learn_and_read(formula, data, indicator=indicator)[0]
+
+
+def learn_and_read(
+    formula: str, data: Any, *, indicator: bool = False
+) -> tuple[Design, Table, pd.DataFrame]:
+    """Learn a design; return the table that it makes of the training data, and its inputs, too.
 
     With ``indicator``, missing cells of the inputs are filled and marked by further columns;
     otherwise they raise an error.
@@ -140,7 +143,8 @@ def learn(formula: str, data: Any, *, indicator: bool = False) -> Design:
     known = (0.0,) * only + (1.0,) * bool(syntax.offsets)
     facts = tuple(name for name, _ in syntax.facts)
     number = tuple(map(len, read.random)) if len(read.random) > 1 else ()
-    return Design(formula, read.learnt, read.table.names, random, known, facts, number, gaps)
+    design = Design(formula, read.learnt, read.table.names, random, known, facts, number, gaps)
+    return design, read.table, frame[list(design.inputs)]
 
 
 def _fillable(syntax: Syntax) -> tuple[str, ...]:
@@ -284,18 +288,16 @@ def response_given(formula: str, data: Any, y: Any) -> Any:
         )
     ours = response_of(formula, data)
     given = read_response(y, len(ours))
-    if not _agree(ours, given):
+    numeric = {ours.dtype.kind, given.dtype.kind} <= set("biuf")
+    same = (
+        np.isclose(ours.astype(float), given.astype(float), 1e-9, 0) if numeric else ours == given
+    )
+    if not np.all(same):
         raise FormulaError(
             f"y differs from the values of {left!r} in X, the left-hand side of the formula "
             f"{formula!r}; leave y out, or correct one of them."
         )
     return ours
-
-
-def _agree(ours: np.ndarray, given: np.ndarray) -> bool:
-    if {ours.dtype.kind, given.dtype.kind} <= set("biuf"):
-        return np.allclose(ours.astype(float), given.astype(float), rtol=1e-9, atol=0)
-    return bool(np.all(ours == given))
 
 
 def _model_texts(syntax: Syntax) -> list[str]:

@@ -146,11 +146,7 @@ class MixedModel(MarginalModel):
         return float(data.num_rows)
 
     def evaluation_size(self, data: GroupedData) -> int:
-        if isinstance(data, LinearStatistics):
-            return data.num_groups * max(self.num_effects, 1) ** 2
-        if isinstance(data, Panel):
-            return data.counts.size + data.num_groups * self.num_effects**2
-        return len(data.y) * max(self._num_points, self.trunk.num_features)
+        return data.size(self.num_effects, max(self._num_points, self.trunk.num_features))
 
     @property
     def one_by_one(self) -> bool:

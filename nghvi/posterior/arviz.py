@@ -8,17 +8,14 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from arviz_stats import ELPDData
 from arviz_stats.base import array_stats
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from xarray import DataArray
 
 from nghvi._core.evaluate import log_targets, side_by_side
-from nghvi._core.variational import Variational
-from nghvi._programs import program
 from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.pointwise import (
     Densities,
@@ -27,6 +24,7 @@ from nghvi.posterior.pointwise import (
     raw_log_likelihood,
     replicate,
 )
+from nghvi.posterior.prior_influence import log_density
 from nghvi.recipes.importance import RELIABLE, pareto_smoothed
 
 DIMS = {
@@ -92,16 +90,11 @@ def _statistics(posterior: MixedPosterior, theta: np.ndarray) -> dict[str, np.nd
     model, data = posterior.model, posterior.data
     found = {}
     if posterior.inference.drawn_from_q:
-        found["log_q"] = np.asarray(_log_density(posterior.inference.q, jnp.asarray(theta)))
+        found["log_q"] = np.asarray(log_density(posterior.inference.q, jnp.asarray(theta)))
     if model.marginal_is_exact and model.integration_is_cheap:
         batch = side_by_side(model, data)
         found["lp"] = log_targets(model, data, theta, batch)
     return found
-
-
-@program
-def _log_density(q: Variational, theta: Array) -> Array:
-    return jax.vmap(q.log_density)(theta)
 
 
 def _rows(

@@ -110,7 +110,7 @@ def powers(posterior: MixedPosterior, draws: int = DRAWS, seed: int = 0) -> Powe
     if inference.pool.corrected or not inference.drawn_from_q:  # then the density is cheap
         log_posterior = log_targets(posterior.model, posterior.data, theta)
     else:
-        log_posterior = np.asarray(_log_density(inference.q, jax.device_put(theta)))
+        log_posterior = np.asarray(log_density(inference.q, jax.device_put(theta)))
     return Powers(theta, log_prior - log_volume, log_posterior - log_prior)
 
 
@@ -124,7 +124,8 @@ def _log_priors(model: MixedModel, data: Data, theta: Array) -> tuple[Array, Arr
 
 
 @program
-def _log_density(q: Variational, theta: Array) -> Array:
+def log_density(q: Variational, theta: Array) -> Array:
+    """Return log q at every row of theta."""
     return jax.lax.map(q.log_density, theta)
 
 

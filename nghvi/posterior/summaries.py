@@ -1,17 +1,25 @@
 """Tables that summarise weighted draws: mean, sd and quantiles of every number, by name."""
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from nghvi._core.errors import InputError
+from nghvi._core.errors import DataError
 
 LEVEL = 0.9
 """Default probability of an interval."""
 MOST_SHOWN = 200
 """How many rows of a table are printed at most."""
+
+
+def check_level(level: Any) -> None:
+    """Raise an error unless ``level`` is a valid probability of an interval."""
+    number = isinstance(level, numbers.Real) and not isinstance(level, bool)
+    if not number or not 0 < level < 1:
+        raise DataError(f"level={level!r}: it must be a probability between 0 and 1, such as 0.9.")
 
 
 class Summary(pd.DataFrame):
@@ -40,8 +48,7 @@ def described(scalars: Mapping[Any, np.ndarray], weight: np.ndarray, level: floa
     ``level`` is the probability of the central interval; its ends are the columns ``q5`` and
     ``q95``, for example.
     """
-    if not 0 < level < 1:
-        raise InputError(f"level={level!r}: it must be a probability between 0 and 1, such as 0.9.")
+    check_level(level)
     tail = (1 - level) / 2
     probabilities = (tail, 0.5, 1 - tail)
     columns = ["mean", "sd", *(f"q{100 * p:.10g}" for p in probabilities)]

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 from nghvi._core.draws import OrthogonalDraws
-from nghvi._linalg.damped_cg import SolveOptions
+from nghvi._linalg.tree import SolveOptions
 from nghvi.families import CholeskyGaussian, FactorGaussian
 from nghvi.families.factor import factor_size
 from tests.registry import DIM, FACTOR_FAMILIES, FAMILIES, factor_gaussian

@@ -40,14 +40,14 @@ def structure(formula, **settings):
 )
 def test_the_formula_alone_says_what_is_fitted(formula, group, features, effects, prior):
     spec, made = structure(formula)
-    assert (spec.group, made.features, made.random) == (group, features, effects)
+    assert (spec.group, made.features, made.effects) == (group, features, (effects,))
     assert isinstance(made.priors.effects, prior)
 
 
 def test_effects_of_a_network_are_said_by_the_formula():
     for term, number in {"(1 | g)": 1, "(. | g)": 6, "(. || g)": 6}.items():
         spec, made = structure(f"y ~ a + b + {term}", hidden=(3,))
-        assert (spec.intercept, len(made.random)) == (False, number)
+        assert (spec.intercept, len(made.effects[0])) == (False, number)
 
 
 @pytest.mark.parametrize(

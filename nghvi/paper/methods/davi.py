@@ -32,9 +32,8 @@ from nghvi._core.hybrid import Info
 from nghvi._core.model import unraveller
 from nghvi._core.variational import RemainingError
 from nghvi._linalg import small
-from nghvi._linalg.damped_cg import exact_solve
 from nghvi._linalg.lowrank import pack_lower
-from nghvi._linalg.tree import materialise, tree_norm, tree_where
+from nghvi._linalg.tree import exact_solve, materialise, tree_norm, tree_where
 from nghvi._programs import program
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import Rows

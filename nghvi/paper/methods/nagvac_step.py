@@ -60,9 +60,8 @@ from scipy.stats.qmc import Sobol
 from nghvi._core.hybrid import Info
 from nghvi._core.model import parameter_dimension, unraveller
 from nghvi._linalg import small
-from nghvi._linalg.damped_cg import SolveOptions, exact_solve
 from nghvi._linalg.lowrank import factor_precision
-from nghvi._linalg.tree import materialise, tree_norm, tree_where
+from nghvi._linalg.tree import SolveOptions, exact_solve, materialise, tree_norm, tree_where
 from nghvi._typing import Key, Scalar
 from nghvi.data import Rows
 from nghvi.families.factor import FactorGaussian

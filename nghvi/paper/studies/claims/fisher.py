@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nghvi._linalg.damped_cg import SolveInfo, SolveOptions
 from nghvi._linalg.lowrank import pack_lower
+from nghvi._linalg.tree import SolveInfo, SolveOptions
 from nghvi.families.factor import FactorGaussian, factor_size
 from nghvi.paper.methods.snngm import Block
 from nghvi.paper.studies.claims.claim import Claim, size
