@@ -428,12 +428,14 @@ class MixedEstimator(Estimator):
         save(self, path)
 
     def _request(self, X: Any, which: str, draws: int, seed: int) -> predictive.Request:
-        return self.reader_.request(self._fitted, X, which, draws, seed)
+        posterior = self._fitted
+        return self.reader_.request(posterior, X, which, draws, seed)
 
     def _observed(
         self, X: Any, y: Any, which: str = "known", draws: int = 1, seed: int = 0
     ) -> tuple[predictive.Request, np.ndarray]:
-        return self.reader_.observed(self._fitted, X, y, which, draws, seed)
+        posterior = self._fitted
+        return self.reader_.observed(posterior, X, y, which, draws, seed)
 
     def _rows_of_the_fit(self, X: Any, y: Any) -> Observed:
         X, y = complete_rows(self, X, y)[:2]

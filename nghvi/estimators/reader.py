@@ -262,7 +262,7 @@ class RowReader(NamedTuple):
         """Return observed responses on the fitted scale, checked; ``x`` are their scaled rows."""
         name = self.response_name(y)
         raw = self.values(read_response(y, len(x), name), name)
-        values, response = posterior.scaling.apply_response(raw), posterior.response_of(x)
+        values, response = posterior.scaling.apply_response(raw), posterior.model.response_at(x)
         outside = ~response.support.holds(values)
         if outside.any():
             raise response.outside_support(name, offenders(raw, outside))

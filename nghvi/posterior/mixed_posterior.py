@@ -17,7 +17,6 @@ from scipy.linalg import block_diag
 
 from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
-from nghvi._core.response import Response
 from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.data import Rows
@@ -121,14 +120,9 @@ class MixedPosterior(NamedTuple):
         """The training data in the form that the model reads."""
         return self.inference.data
 
-    def response_of(self, x: np.ndarray) -> Response:
-        """Return the response with the facts that rows on the fitted scale hold about it."""
-        number = self.model.num_facts
-        return self.model.response.given(x[:, -number:] if number else None)
-
     def log_units(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return by how much log densities on the fitted scale exceed those on the raw scale."""
-        return np.log(self.scaling.y_scale) * self.response_of(x).has_density(y)
+        return np.log(self.scaling.y_scale) * self.model.response_at(x).has_density(y)
 
     def maps(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the matrices that map fitted coefficients and effects to the raw scale."""
