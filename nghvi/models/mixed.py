@@ -257,7 +257,7 @@ class MixedModel(MarginalModel):
     def _inputs(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
         return x[:, : x.shape[1] - self.num_facts]
 
-    def response_at(self, x: Float[Array, "n d"]) -> Response:
+    def response_at(self, x: Float[Array | np.ndarray, "n d"]) -> Response:
         """Return the response for rows with these inputs, which knows their facts."""
         return self.response.given(x[:, -self.num_facts :]) if self.num_facts else self.response
 
