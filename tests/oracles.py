@@ -24,3 +24,11 @@ def marginal_facts(model, params, data):
     value, gradient, near = compute(theta, around, data)
     up, down, far_up, far_down = np.asarray(near).reshape(4, -1)
     return value, gradient, (8 * (up - down) - (far_up - far_down)) / (12 * STEP)
+
+
+def by_one_program(function, *args):
+    """Return ``function(*args)`` by one program; step by step it would take hundreds of small ones.
+
+    It is traced anew, so constants that a test has replaced are seen.
+    """
+    return jax.jit(lambda given: function(*given))(args)

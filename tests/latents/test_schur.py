@@ -12,6 +12,7 @@ from nghvi._linalg import small
 from nghvi.data import elimination
 from nghvi.data.factors import CrossedStatistics, FactorRows
 from nghvi.latents import krylov, schur, selected_inverse
+from tests.oracles import by_one_program
 
 NOISE = 0.7
 NO_PROBES = jnp.zeros((0, 0))
@@ -90,21 +91,25 @@ class Example:
 
     @property
     def sums(self):
-        return self.data.sums(None, jnp.asarray(self.coef), self.random)
+        coef = jnp.asarray(self.coef)
+        return by_one_program(lambda data: data.sums(None, coef, self.random), self.data)
 
     @property
     def system(self):
-        data, order = self.data, self.data.plan.order
         sums = self.sums
-        return schur.System.whiten(
+        return by_one_program(
+            schur.System.whiten,
             *(sums.gram, sums.cells, sums.rest_cells, sums.cross),
             jnp.asarray(NOISE),
-            tuple(jnp.asarray(self.lower[f]) for f in order),
-            data.plan,
+            tuple(jnp.asarray(self.lower[f]) for f in self.data.plan.order),
+            self.data.plan,
         )
 
     def conditional(self):
-        return schur.condition(schur.reduce(self.system, self.data.plan))
+        return by_one_program(
+            lambda system, plan: schur.condition(schur.reduce(system, plan)),
+            *(self.system, self.data.plan),
+        )
 
     def flat(self, whitened, numpy=np):
         """Effects of all factors in the order of the dense matrices."""
@@ -118,9 +123,9 @@ class Example:
 @pytest.mark.parametrize("name", ["slopes of both", "complete"])
 def test_many_effects_of_a_level_are_solved_once_per_level(name, monkeypatch):
     example = Example(name)
-    few = schur.reduce(example.system, example.data.plan)
+    few = by_one_program(schur.reduce, example.system, example.data.plan)
     monkeypatch.setattr(small, "UNROLL", 1)
-    many = schur.reduce(example.system, example.data.plan)
+    many = by_one_program(schur.reduce, example.system, example.data.plan)
     for one, other in zip(jax.tree.leaves(few), jax.tree.leaves(many), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
 
@@ -133,7 +138,9 @@ def test_log_marginal_is_the_dense_one(name, weighted):
     expected = multivariate_normal(np.zeros(len(dense)), dense).logpdf(example.error)
     square = example.sums.square
     found = selected_inverse.log_noise(square, example.data.num_rows, jnp.asarray(NOISE))
-    found += selected_inverse.log_evidence(example.system, example.data.plan, NO_PROBES)
+    found += by_one_program(
+        selected_inverse.log_evidence, example.system, example.data.plan, NO_PROBES
+    )
     assert len(example.data.plan.steps) == example.num_steps
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
@@ -176,9 +183,11 @@ def test_derivatives_are_those_of_the_dense_log_marginal(name, order):
 def test_moments_are_the_dense_ones(name):
     example = Example(name)
     conditional, plan = example.conditional(), example.data.plan
-    np.testing.assert_allclose(example.flat(schur.mean(conditional, plan)), example.mean, atol=1e-9)
-    by_level = selected_inverse.selected_inverse(conditional, plan).diagonal
-    own = schur.covariance(conditional, plan)
+    np.testing.assert_allclose(
+        example.flat(by_one_program(schur.mean, conditional, plan)), example.mean, atol=1e-9
+    )
+    by_level = by_one_program(selected_inverse.selected_inverse, conditional, plan).diagonal
+    own = by_one_program(schur.covariance, conditional, plan)
     np.testing.assert_allclose(np.moveaxis(own.own, 0, -1), by_level[0], atol=1e-9)
     at = 0
     for f, each in enumerate(example.data.plan.in_given_order(by_level)):
@@ -206,15 +215,18 @@ def test_draws_have_the_dense_covariance(name):
         whitened = schur.backwards(conditional, plan, parts[:-1], parts[-1])
         return example.flat(whitened, jnp)
 
-    root = jax.jacobian(effects)(jnp.zeros(example.z.shape[1]))
+    root = by_one_program(jax.jacobian(effects), jnp.zeros(example.z.shape[1]))
     np.testing.assert_allclose(root @ root.T, example.covariance, atol=1e-9)
-    draw = schur.sample(jax.random.key(1), conditional, plan)
+    draw = by_one_program(schur.sample, jax.random.key(1), conditional, plan)
     log_det = sum(
         levels * np.log(np.linalg.det(lower))
         for levels, lower in zip(example.rows.num_levels, example.lower, strict=True)
     )
     expected = multivariate_normal(example.mean, example.covariance).logpdf(example.flat(draw))
-    found = selected_inverse.log_density(example.system, plan, NO_PROBES, draw) + log_det
+    found = (
+        by_one_program(selected_inverse.log_density, example.system, plan, NO_PROBES, draw)
+        + log_det
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
@@ -222,7 +234,7 @@ def test_draws_have_the_dense_covariance(name):
 def test_rows_of_any_levels_have_the_dense_covariance(name):
     example = Example(name)
     plan = example.data.plan
-    found = schur.covariance(example.conditional(), plan)
+    found = by_one_program(schur.covariance, example.conditional(), plan)
     first = found.own.shape[0] * found.own.shape[1]
     cross = found.cross.reshape(first, -1)
     whole = np.block([[block_diag(*found.own), cross], [cross.T, np.asarray(found.others)]])
@@ -288,17 +300,16 @@ LARGE = [name for name in CASES if name != "nested"]
 def test_a_rest_that_is_not_formed_gives_what_a_dense_one_gives(name, monkeypatch):
     example = Example(name)
     plan, system = example.data.plan, example.system
-    both = jax.jit(jax.value_and_grad(selected_inverse.log_evidence, allow_int=True))
-    value, slope = both(system, plan, NO_PROBES)
-    dense = selected_inverse.solved(system, plan, NO_PROBES)
-    density = selected_inverse.log_density(system, plan, NO_PROBES, dense.mean)
+    both = jax.value_and_grad(selected_inverse.log_evidence, allow_int=True)
+    value, slope = by_one_program(both, system, plan, NO_PROBES)
+    dense = by_one_program(selected_inverse.solved, system, plan, NO_PROBES)
+    density = by_one_program(selected_inverse.log_density, system, plan, NO_PROBES, dense.mean)
     monkeypatch.setattr(elimination, "MOST_COLUMNS", 0)
     plan, probes = Example(name).data.plan, all_directions(plan)
     assert not plan.dense
-    jax.clear_caches()  # the property is not among what a compiled program is found by
-    found, found_slope = both(system, plan, probes)
+    found, found_slope = by_one_program(both, system, plan, probes)
     np.testing.assert_allclose(found, value, rtol=1e-9)
-    large = selected_inverse.solved(system, plan, probes)
+    large = by_one_program(selected_inverse.solved, system, plan, probes)
     expected = jax.tree.leaves((slope, dense.mean, dense.covariance))
     for one, other in zip(
         jax.tree.leaves((found_slope, large.mean, large.covariance)), expected, strict=True
@@ -307,18 +318,18 @@ def test_a_rest_that_is_not_formed_gives_what_a_dense_one_gives(name, monkeypatc
         if symmetric and one.shape == other.shape:
             one, other = (0.5 * (x + np.swapaxes(x, 0, 1)) for x in (one, other))
         np.testing.assert_allclose(one, other, atol=1e-8)
-    found = selected_inverse.log_density(system, plan, probes, dense.mean)
+    found = by_one_program(selected_inverse.log_density, system, plan, probes, dense.mean)
     np.testing.assert_allclose(found, density, rtol=1e-9)
 
 
 def test_random_signs_know_their_error(monkeypatch):
     # 64 probes: |z| < 4 has a false-alarm rate of about 2e-4.
     example = Example("slopes of both")
-    exact = selected_inverse.solved(example.system, example.data.plan, NO_PROBES)
+    exact = by_one_program(selected_inverse.solved, example.system, example.data.plan, NO_PROBES)
     monkeypatch.setattr(elimination, "MOST_COLUMNS", 0)
     plan = Example("slopes of both").data.plan
     signs = krylov.signs(jax.random.key(2), 64, plan.num_rest)
-    found = selected_inverse.solved(example.system, plan, signs)
+    found = by_one_program(selected_inverse.solved, example.system, plan, signs)
     assert 0 < found.error < 0.2
     assert abs(found.log_evidence - exact.log_evidence) < 4 * found.error
 
