@@ -20,6 +20,7 @@ from nghvi.networks import Identity
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Logit, StudentT, ZeroInflatedPoisson
 from nghvi.responses.student_t import NoiseLaw
+from tests.oracles import by_one_program
 
 EFFECTS = 4
 SIZES = np.array([2, 9, 1, 14])
@@ -161,7 +162,10 @@ def test_a_grid_as_data_is_the_rule_and_serves_its_refinements_with_one_program(
         for found, kept in zip(
             jax.tree.leaves((slope(theta, refined), bend(theta, refined))),
             jax.tree.leaves(
-                (jax.value_and_grad(value)(theta, plain), jax.hessian(value)(theta, plain))
+                by_one_program(
+                    lambda *at: (jax.value_and_grad(value)(*at), jax.hessian(value)(*at)),
+                    *(theta, plain),
+                )
             ),
             strict=True,
         ):

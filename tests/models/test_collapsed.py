@@ -21,6 +21,7 @@ from nghvi.recipes.plan import collapsed_if_possible
 from nghvi.recipes.settings import Settings
 from nghvi.responses import Gaussian
 from tests.models.test_skip import line_frame, rows_of
+from tests.oracles import by_one_program
 
 TRUNK = Skip(Perceptron(2, (4, 3), "tanh"), 2)
 PRIORS = Priors(coef_sd=(10.0, 3.0, 5.0, 1.0, 1.0, 2.0), effects=HalfT(2.0, 1.0), weight_sd=1.0)
@@ -77,7 +78,10 @@ def test_the_density_is_that_of_dense_algebra(form, random):
     covariance += (h * np.square(PRIORS.coef_sd)) @ h.T
     expected = multivariate_normal.logpdf(y, np.zeros(len(y)), covariance)
     small = Collapsed(model)
-    found = small.log_marginal(params, data) - small.log_prior(params)
+    found = by_one_program(
+        lambda params, data: small.log_marginal(params, data) - small.log_prior(params),
+        *(params, data),
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -85,7 +89,7 @@ def test_the_density_is_that_of_dense_algebra(form, random):
 def test_sums_by_input_serve_as_well_as_rows(random):
     model = Collapsed(MixedModel(TRUNK, Gaussian(), PRIORS, RANDOM[random]))
     values = [
-        model.log_marginal(parameters(model.model, data), data)
+        by_one_program(model.log_marginal, parameters(model.model, data), data)
         for data in (DATA["panel"], DATA["cells"], grouped_rows(8))
     ]
     np.testing.assert_allclose(values, values[0], rtol=1e-10)
@@ -94,9 +98,9 @@ def test_sums_by_input_serve_as_well_as_rows(random):
 @pytest.mark.parametrize("random", RANDOM)
 def test_the_slope_is_that_of_automatic_differentiation(random):
     model, data = Collapsed(MixedModel(TRUNK, Gaussian(), PRIORS, RANDOM[random])), DATA["rows"]
-    normal, _ = model._normal(parameters(model.model, data), data)
-    ours = jax.grad(log_integral)(normal)
-    expected = jax.grad(lambda n: eliminate(n).log_integral)(normal)
+    normal, _ = by_one_program(model._normal, parameters(model.model, data), data)
+    ours = by_one_program(jax.grad(log_integral), normal)
+    expected = by_one_program(jax.grad(lambda n: eliminate(n).log_integral), normal)
     for name in ("coef", "effects"):  # only symmetric changes of a precision mean anything
         found, wanted = getattr(ours, name), getattr(expected, name)
         np.testing.assert_allclose(found, (wanted + wanted.mT) / 2, rtol=1e-8, atol=1e-10)
