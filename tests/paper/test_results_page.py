@@ -15,6 +15,7 @@ from nghvi.paper.studies import (
     controls,
     example1,
     findings,
+    labels,
     printed_values,
     problems,
     results_page,
@@ -111,7 +112,7 @@ def test_sentences_take_their_numbers_from_the_rows(results):
 )
 @pytest.mark.parametrize("sign", [1, -1])
 def test_labels_follow_the_stated_rule(ours, label, sign):
-    assert findings._label(sign * pd.Series(ours), sign * 1.0) == label
+    assert labels.label(sign * pd.Series(ours), sign * 1.0) == label
 
 
 def test_smaller_is_better_for_pce_and_only_full_runs_count():

@@ -38,7 +38,7 @@ def tables(rows: list[Row]) -> list[Table]:
         Table(
             "finance_sizes",
             f"Sizes and times of the deep models ({source}): the library's default recipe (paper: "
-            "3,000 steps of NG-HVI on its panel)",
+            "3,000 steps of NG-HVI on its panel). The machine did other work",
             _sizes(models),
         ),
     ]

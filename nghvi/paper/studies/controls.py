@@ -304,14 +304,14 @@ def _panel(rows: list[Row]) -> list[Row]:
 
 def compared_on_panel(row: Row, rows: list[Row]) -> Gain | None:
     """Test log score over that of linear random coefficients with the same factors."""
-    base = next((r for r in rows if _is_linear(r) and r["factors"] == row["factors"]), None)
-    if base is None or base is row:
-        return None
-    return compared(row, base)
+    base = linear_on_panel(row["factors"], rows)
+    return None if base is None or base is row else compared(row, base)
 
 
-def _is_linear(row: Row) -> bool:
-    return row["example"] == PANEL and row["model"] == BESIDE.name
+def linear_on_panel(factors: str, rows: list[Row]) -> Row | None:
+    """The linear model that networks with these factors are compared with."""
+    linear = (r for r in rows if r["example"] == PANEL and r["model"] == BESIDE.name)
+    return next((r for r in linear if r["factors"] == factors), None)
 
 
 def _levels(rows: list[Row]) -> list[Row]:

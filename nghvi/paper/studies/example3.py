@@ -35,7 +35,7 @@ NO_RULE, WITH_RULE = "nagvac no rule", ("nagvac", "nagvac-published")
 RANK = 1
 """Factors of the hybrid methods' Gaussian, the authors'."""
 STEPS = {"nagvac": 300}
-"""3,000 for the hybrid methods and for NAGVAC without its rule, which ends it before the 300th."""
+"""3,000 for the hybrid methods and for NAGVAC without its rule, which mostly ends it earlier."""
 PATHS = {
     NO_RULE: (30, 100, 300, 1000, 3000),
     "sg-hvi": (50, 100, 200, 300, 500, 1000, 2000, 3000),

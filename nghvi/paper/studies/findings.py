@@ -1,16 +1,6 @@
-"""What the rows of the studies say, sentence by sentence, each labelled by a rule.
+"""What the rows of the studies say, sentence by sentence, each labelled by the rule of ``labels``.
 
-A statement of the paper that one method is better than another is compared data set by data set::
-
-    Reproduces                    the paper's sign in a majority that is not due to chance (sign
-                                  test, 5 %), and a median difference of half to twice the paper's
-    Reproduces in direction only  the same, but the difference is smaller or larger than that
-    Does not reproduce            the other sign, in a majority that is not due to chance
-    Undecided                     ten data sets or more, and no such majority
-    Too few data sets             fewer than ten
-
-Statements about scores on the single panel of returns need two standard errors (by blocks of
-months). Sentences whose rows do not exist yet, because a run has not finished, are left out.
+Sentences whose rows do not exist yet, because a run has not finished, are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,26 +8,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
-from nghvi.paper.studies import asset_pricing_views, controls, month_term, printed_values
+from nghvi.paper.studies import controls, printed_values
 from nghvi.paper.studies.appendix_probit import MCMC, OF_THE_EXACT, arrival
 from nghvi.paper.studies.compared import OURS
 from nghvi.paper.studies.example3 import EFFECT_SD, NAIVE, NO_RULE, STEPS, full_runs
 from nghvi.paper.studies.exhibits import verdicts
+from nghvi.paper.studies.labels import FACTOR, FEW, NO, Held, label
+from nghvi.paper.studies.panel_findings import finance, months
 from nghvi.paper.studies.store import Row
 
-YES, SIGN, NO = "Reproduces", "Reproduces in direction only", "Does not reproduce"
-OPEN, FEW = "Undecided", "Too few data sets"
-LABELS = (YES, SIGN, NO, OPEN, FEW)
-FEWEST_TO_TELL, CHANCE, FACTOR, ERRORS = 10, 0.05, 2.0, 2.0
-"""Data sets, level of the sign test, how far sizes may differ, standard errors that count."""
 FRESH = (
     "The data are fresh draws from the paper's process, so levels differ from the paper's by "
     "sampling error."
 )
-Held = Mapping[str, list[Row]]
-"""Rows of all studies by name."""
 
 
 def example1(held: Held) -> list[str]:
@@ -62,7 +46,7 @@ def example1(held: Held) -> list[str]:
         f"No ELBO can exceed the log evidence. Over {len(elbo)} settings our default comes within "
         f"{-gap[OURS].min():.3f} nats of it, NG-HVI with three factors within "
         f"{-gap[hybrid].min():.2f} and DAVI with decaying steps within {-gap['davi'].min():.3f}.",
-        f"{_label(advantage, printed.median(), fewest=1)}: computed as published, NG-HVI with "
+        f"{label(advantage, printed.median(), fewest=1)}: computed as published, NG-HVI with "
         f"three factors is {_span(advantage)} nats above DAVI (the paper prints {_span(printed)}). "
         f"There is one data set per setting. {alike} of {len(sizes)} differences are within a "
         f"factor of {FACTOR:g} of the paper's; the farthest, with {farthest[0]} groups and ratio "
@@ -189,117 +173,26 @@ def example3(held: Held) -> list[str]:
         "The sd of the effects is 1 in the paper's text and 0.1 in its program, which produced the "
         "printed figures; we run both processes. The prior is the text's InverseGamma(0.1, 0.1) "
         "throughout; the program has a different one (see the claims).",
-        f"NAGVAC is corrected here and takes at most {STEPS['nagvac']} steps (paper: 3,000). On "
-        f"one data set per process it also runs without its stopping rule ({NO_RULE!r}). No method "
-        "here repeats the wrong inverse and the dependent draws of the published program (see the "
-        "claims). As published, its predictions draw effects from their prior, so they cannot use "
-        "what is known about a group.",
+        f"NAGVAC is corrected here and takes at most {STEPS['nagvac']} steps (paper: 3,000)"
+        f"{_stopped(frame)}. On one data set per process it also runs without its stopping rule "
+        f"({NO_RULE!r}; the table has its number of steps). No method here repeats the wrong "
+        "inverse and the dependent draws of the published program (see the claims). As published, "
+        "its predictions draw effects from their prior, so they cannot use what is known about a "
+        "group.",
         "Here the hybrid methods start with sds of 0.01, as in the authors' program. From sds of "
         "1, with which the other examples start, SG-HVI loses all units of its network.",
         f"{FRESH} The paper has 100 data sets, from the program's process.",
     ]
 
 
-def finance(held: Held) -> list[str]:
-    """The paper's four observations on the test data."""
-    rows = [row for row in held["finance"] if asset_pricing_views.is_model(row)]
-    of = {(r["factors"], r["model"]): r for r in rows if r["response"] == "gaussian"}
-    sets = [factors for factors in ("FF3", "FF5") if (factors, DEEP[1]) in of]
-    if not sets:
-        return []
-
-    def gains(one: str, other: str) -> dict[str, tuple[float, float]]:
-        pairs = {factors: (of[factors, one], of[factors, other]) for factors in sets}
-        return {k: asset_pricing_views.difference(*pair) for k, pair in pairs.items()}
-
-    intercept, coefficients = gains(INTERCEPT, LINEAR), gains(COEFFICIENTS, LINEAR)
-    plain = {f"{k}, {name}": v for name in PLAIN for k, v in gains(name, LINEAR).items()}
-    deeper, best = gains(DEEP[1], DEEP[0]), gains(DEEP[1], COEFFICIENTS)
-    said = [
-        "The differences are in test log score, ± a standard error by blocks of months; a "
-        f"difference counts from {ERRORS:g} standard errors on. There is one panel, which is not "
-        "the paper's, and one seed.",
-        f"{YES if not _any_better(intercept) else NO}: the claim that a random intercept does not "
-        f"improve a linear model ({_gains(intercept)}).",
-        f"{YES if not _any_better(coefficients) else NO}: the claim that random coefficients do "
-        f"not improve the log score of a linear model ({_gains(coefficients)}).",
-        f"{YES if not _any_better(plain) else NO}: the claim that a network without groups, FNN, "
-        f"does not improve on a linear model ({_gains(plain)}).",
-        f"{_panel_label(deeper)}: the claim that [32, 16, 8] dominates [8] among the deep mixed "
-        f"models ({_gains(deeper)}).",
-        f"{_panel_label(best)}: the claim that the deep mixed model [32, 16, 8] improves "
-        f"substantially on all alternatives (over random coefficients: {_gains(best)}).",
-    ]
-    for factors in sets:
-        rows_of = of[factors, DEEP[1]], of[factors, COEFFICIENTS]
-        month, value = asset_pricing_views.without_a_month(*rows_of)
-        said.append(
-            f"With {factors}, a single month matters: without {month} the difference changes from "
-            f"{best[factors][0]:.4f} to {value:.4f}."
-        )
-    tried = any(row["example"] == controls.PANEL for row in held.get("controls", []))
-    said.append(
-        "The deep mixed models in these tables are fitted by the library's default method with its "
-        "default priors, the paper's by NG-HVI with the paper's priors. The figures in brackets "
-        "thus belong to another panel, another method and other priors. NG-HVI and SG-HVI on this "
-        + (
-            "panel are among the control runs."
-            if tried
-            else "panel have not been run ('nghvi reproduce controls --data' runs them)."
-        )
+def _stopped(frame: pd.DataFrame) -> str:
+    """How often NAGVAC's stopping rule ended a run of Example 3."""
+    ruled = frame[frame["method"] == "nagvac"]
+    if "taken" not in ruled:
+        return ""
+    return (
+        f"; its stopping rule ended {(ruled['taken'] < STEPS['nagvac']).sum()} of {len(ruled)} runs"
     )
-    return said
-
-
-def months(held: Held) -> list[str]:
-    """What months as a second factor change, and whether networks gain with them."""
-    rows = held["months"]
-    said = [
-        "Models are compared with random coefficients with months by their test log score per "
-        "return, with returns scored one by one and with all returns of a month scored jointly; ± "
-        "is a standard error by blocks of months. A model is ahead if both differences exceed "
-        f"{ERRORS:g} standard errors and stay positive whichever month is left out."
-    ]
-    for row in rows:
-        base = month_term.baseline(row, rows)
-        chosen = month_term.is_deep(row) or (row["model"] == COEFFICIENTS and not row["month"])
-        if base is None or not chosen:
-            continue
-        found = {kind: asset_pricing_views.compared(row, base, kind) for kind in month_term.KINDS}
-        better = all(low > 0 and gain > ERRORS * se for gain, se, low, _ in found.values())
-        name = row["model"] + (
-            f" (seed {row['seed']})" if month_term.is_deep(row) else " without months"
-        )
-        ahead = "is ahead" if better else "is not ahead"
-        gains = "; ".join(
-            f"{title} {found[kind][0]:.4f} ± {found[kind][1]:.4f}, and {found[kind][2]:.4f} to "
-            f"{found[kind][3]:.4f} with any one month left out"
-            for kind, title in month_term.KINDS.items()
-        )
-        given_up = month_term.is_deep(row) and not row["network"]
-        note = "; the network was dropped, so this is a linear model" * given_up
-        said.append(f"{row['factors']}, {name} {ahead} ({gains}{note}).")
-    return said
-
-
-LINEAR, INTERCEPT, COEFFICIENTS = "Linear", "Random Intercept", "Random Coefficients"
-DEEP = ("DMM [8]", "DMM [32, 16, 8]")
-PLAIN = ("FNN [8]", "FNN [32, 16, 8]")
-
-
-def _any_better(gains: Mapping[str, tuple[float, float]]) -> bool:
-    return any(gain > ERRORS * se for gain, se in gains.values())
-
-
-def _panel_label(gains: Mapping[str, tuple[float, float]]) -> str:
-    """The label of a statement that something is better, with every set of factors."""
-    if all(gain > ERRORS * se for gain, se in gains.values()):
-        return YES
-    return OPEN if any(gain > 0 for gain, _ in gains.values()) else NO
-
-
-def _gains(gains: Mapping[str, tuple[float, float]]) -> str:
-    return "; ".join(f"{name} {gain:+.4f} ± {se:.4f}" for name, (gain, se) in gains.items())
 
 
 def of_controls(held: Held) -> list[str]:
@@ -335,8 +228,14 @@ def of_controls(held: Held) -> list[str]:
                 "NAGVAC with its stopping rule, and effects proposed from their prior as "
                 f"published, has a test PCE of {row['pce_test']:.4f} after {row['taken']} steps on "
                 f"one data set (paper: {there['pce_test']:.4f} after {there['steps']}). We do not "
-                "find that the rule stops early and leaves poor predictions. We tried neither the "
-                "published program's wrong inverse nor 3,000 steps without the rule."
+                "find that the rule stops early and leaves poor predictions. We did not try the "
+                "published program's wrong inverse."
+            )
+        if row["example"] == controls.BINARY and row["rule"] == controls.PUBLISHED_NO_RULE:
+            there = printed_values.EXAMPLE_3[NO_RULE]
+            said.append(
+                f"Without the rule the same has a test PCE of {row['pce_test']:.4f} after "
+                f"{row['taken']} steps (paper: {there['pce_test']:.4f})."
             )
     for row in rows:
         if row["example"] == controls.GAUSSIAN:
@@ -403,21 +302,9 @@ def _duels(
         if one in printed and other in printed:
             theirs = printed[one][key] - printed[other][key]
             said += f"; in the paper {theirs:+.4f}"
-            verdict = f"{_label(difference, sign * theirs)}: "
+            verdict = f"{label(difference, sign * theirs)}: "
         found.append(f"{verdict}{said}).")
     return found
-
-
-def _label(ours: pd.Series, theirs: float, fewest: int = FEWEST_TO_TELL) -> str:
-    """By the rule above; ``ours`` are differences on data sets, ``theirs`` the paper's."""
-    if len(ours) < fewest:
-        return FEW
-    wins = int((ours * theirs > 0).sum())
-    if binomtest(wins, len(ours)).pvalue > CHANCE:
-        return OPEN
-    if 2 * wins < len(ours):
-        return NO
-    return YES if 1 / FACTOR <= ours.median() / theirs <= FACTOR else SIGN
 
 
 PUBLISHED_RULES = ("ng-hvi", "sg-hvi", "davi", "nagvac")

@@ -15,7 +15,8 @@ import sys
 
 from nghvi.paper.studies import STUDIES
 from nghvi.paper.studies.exhibits import markdown
-from nghvi.paper.studies.findings import LABELS, NO, SENTENCES
+from nghvi.paper.studies.findings import SENTENCES
+from nghvi.paper.studies.labels import LABELS, NO
 from nghvi.paper.studies.store import Row, StudyError
 from nghvi.storage.file import replaced
 
@@ -42,8 +43,9 @@ brackets. The methods: `nghvi` is the library's default; `ng-hvi`, `sg-hvi` and 
 the published algorithms with the settings of the authors' program; `davi` has decaying steps;
 `nagvac` has a correct natural gradient and fewer steps. "Not converged" is the library's verdict on
 a fit; for a published run of fixed length it means that the run ends short of its own optimum.
-Times are medians on a busy machine, except those under "All examples together", which were measured
-on a quieter one.
+Only the times under "All examples together" were measured on a quieter machine. All others, in the
+files and in the figures, were taken while it did other work (each row records the load), so they
+are not comparable with each other or with the paper's.
 
 A statement that one method is better than another **reproduces** if at least ten data sets show
 the paper's sign in a majority that is not due to chance (sign test, 5 %) and the median difference
@@ -55,8 +57,9 @@ we require two standard errors. The sections below give the reasons for the verd
 CORRECTED = "[](corrected.md)"
 SHOWN = {
     "example1": "K|ratio|nghvi|p=0|p=3|SG p=3|DAVI|DAVI published",
-    "example2a": "method|R2 train|R2 test|5-95 %|log score|steps|minutes|verdicts",
-    "example2b": "method|R2 train|R2 test|log score|coverage|steps|minutes|verdicts",
+    "example2a": "method|R2 train|R2 test|5-95 %|log score|steps|data sets|verdicts",
+    "example2b": "method|R2 train|R2 test|log score|coverage|steps|data sets|verdicts",
+    "controls_nagvac": "method|R2 train|R2 test|R2 test, effects from their prior|steps|verdict",
     "example3_code": "method|PCE train|PCE test|F1 test|PCE 5-95 %|steps|data sets|verdicts",
     "example3_text": "method|PCE train|PCE test|F1 test|PCE 5-95 %|steps|data sets|verdicts",
     "finance_models": (
