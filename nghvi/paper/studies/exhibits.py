@@ -44,8 +44,10 @@ def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def verdicts(said: Iterable[str]) -> str:
-    """How often each verdict was given: ``not converged 19, converged 1``."""
+    """How often each verdict was given: ``not converged 19, converged 1``; a single one without."""
     counts = pd.Series([verdict.partition(":")[0].lower() for verdict in said]).value_counts()
+    if counts.sum() == 1:
+        return str(counts.index[0])
     return ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
 
 

@@ -37,15 +37,9 @@ PACKAGES = ("nghvi", "jax", "equinox", "optax", "numpy", "scipy", "pandas")
 HEAD = """# The paper, reproduced
 
 This page says which results of the paper reproduce, which do not, and why. `make results-page`
-writes it from the rows in `{folder}`, so do not edit it; the rows hold every number with its
-date, versions and commit. Where a table shows two figures, ours comes first and the paper's is in
-brackets. The methods: `nghvi` is the library's default; `ng-hvi`, `sg-hvi` and `davi-published` are
-the published algorithms with the settings of the authors' program; `davi` has decaying steps;
-`nagvac` has a correct natural gradient and fewer steps. "Not converged" is the library's verdict on
-a fit; for a published run of fixed length it means that the run ends short of its own optimum.
-Only the times under "All examples together" were measured on a quieter machine. All others, in the
-files and in the figures, were taken while it did other work (each row records the load), so they
-are not comparable with each other or with the paper's.
+writes it from the rows in `{folder}`, so do not edit it.
+"""
+LEGEND = """## How to read this page
 
 A statement that one method is better than another **reproduces** if at least ten data sets show
 the paper's sign in a majority that is not due to chance (sign test, 5 %) and the median difference
@@ -53,6 +47,15 @@ is half to twice the paper's. It reproduces **in direction only** if the differe
 larger than that. With fewer than ten data sets there is no verdict. For the single panel of returns
 we require two standard errors. The sections below give the reasons for the verdicts, and
 {corrected} compares the corrected method with the printed one.
+
+The rows hold every number with its date, versions and commit. Where a table shows two figures, ours
+comes first and the paper's is in brackets. The methods: `nghvi` is the library's default; `ng-hvi`,
+`sg-hvi` and `davi-published` are the published algorithms with the settings of the authors'
+program; `davi` has decaying steps; `nagvac` has a correct natural gradient and fewer steps. "Not
+converged" is the library's verdict on a fit; for a published run of fixed length it means that the
+run ends short of its own optimum. Only the times under "All examples together" were measured on a
+quieter machine. All others, in the files and in the figures, were taken while it did other work
+(each row records the load), so they are not comparable with each other or with the paper's.
 """
 CORRECTED = "[](corrected.md)"
 SHOWN = {
@@ -88,7 +91,8 @@ def page_text(folder: pathlib.Path, page: pathlib.Path) -> str:
     rows = {name: read_rows(folder / "rows" / f"{name}.jsonl") for name in TITLES}
     full = {name: [row for row in of if not row.get("quick")] for name, of in rows.items()}
     said = {name: SENTENCES[name](full) for name, of in full.items() if of and name in SENTENCES}
-    parts = [HEAD.format(folder=folder.as_posix(), corrected=CORRECTED), story(said)]
+    head, legend = HEAD.format(folder=folder.as_posix()), LEGEND.format(corrected=CORRECTED)
+    parts = [head, story(said), legend]
     for name in TITLES:
         parts.append(section(name, folder, shown, full[name] or rows[name], said.get(name, [])))
     return "\n".join(parts)
