@@ -35,7 +35,7 @@ from nghvi.models.collapsed import Collapsed, completed
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
 from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
 from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, collapsed_if_possible, integrals_are_costly
-from nghvi.recipes.refinement import refined_if_needed
+from nghvi.recipes.refinement import refinements_needed
 from nghvi.recipes.run import Keep, Position, Progress, Run, first_theta, run
 from nghvi.recipes.settings import METHODS as METHODS
 from nghvi.recipes.settings import Settings
@@ -211,20 +211,19 @@ def _fit(
     elif plan.by_newton and not plan.drawn and isinstance(model, MarginalModel):
         model = model.refinable()
     refinements = 0 if resume is None else resume.refinements
-    for _ in range(refinements):
-        model = cast(MarginalModel, model).refined()
+    model = _refined(model, refinements)
     example = Batches.example_of(data)
     begin: Variational | None = None
     if _is_drawn(model, data):
         model, begin = _begun(key, plan, cast(MarginalModel, model), data)
     while True:
-        better = None
+        needed = 0
 
         def settled(q: Variational, model: LatentModel = model) -> bool:
-            nonlocal better
+            nonlocal needed
             refinable = plan.smooth and not plan.drawn
-            better = refined_if_needed(key, model, data, q, plan.costly) if refinable else None
-            return better is None or not _is_affordable(better, data)
+            needed = refinements_needed(key, model, data, q, plan.costly) if refinable else 0
+            return needed == 0 or not _is_affordable(_refined(model, needed), data)
 
         glance = GLANCE if plan.by_newton and not plan.costly else None
 
@@ -239,24 +238,31 @@ def _fit(
             # The returned model is already refined, unless the fit uses an approximation.
             left = done.position._replace(refinements=refinements if plan.costly else 0)
             return model, done._replace(position=left)
-        if better is None:
+        if needed == 0:
             return model, done
+        better = _refined(model, needed)
         if not _is_affordable(better, data):
             if done.verdict.status is not Status.FAILED:
                 cause = Cause.DRAWS if _is_drawn(model, data) else Cause.UNAFFORDABLE
                 done = done._replace(verdict=Verdict(Status.NOT_CONVERGED, cause))
             return model, done
-        model, resume, refinements, begin = better, None, refinements + 1, done.q
+        model, resume, refinements, begin = better, None, refinements + needed, done.q
 
 
 def _is_drawn(model: LatentModel, data: Data) -> bool:
     return isinstance(model, MarginalModel) and model.is_drawn(data)
 
 
-def _is_affordable(model: MarginalModel, data: Data) -> bool:
+def _refined(model: LatentModel, times: int) -> LatentModel:
+    for _ in range(times):
+        model = cast(MarginalModel, model).refined()
+    return model
+
+
+def _is_affordable(model: LatentModel, data: Data) -> bool:
     """Return whether a fit takes minutes at most."""
     many = _is_drawn(model, data) and evaluation_size(model, data) > HUGE
-    return model.integration_is_affordable and not many
+    return cast(MarginalModel, model).integration_is_affordable and not many
 
 
 def _begun(
@@ -284,7 +290,8 @@ def _for_evaluation(
     """Return the model with integrals exact enough for the evaluation of the result."""
     model = fitted
     if plan.drawn and plan.smooth:
-        while better := refined_if_needed(key, model, data, q, plan.costly):
+        while needed := refinements_needed(key, model, data, q, plan.costly):
+            better = cast(MarginalModel, _refined(model, needed))
             if not better.integration_is_affordable:
                 break
             model = better

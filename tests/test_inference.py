@@ -24,7 +24,7 @@ from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes import importance, smooth
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.plan import HUGE
-from nghvi.recipes.refinement import refined_if_needed
+from nghvi.recipes.refinement import refinements_needed
 from nghvi.recipes.verdict import Status
 from nghvi.responses import Gaussian, Probit
 from tests.conftest import panel_frame
@@ -364,8 +364,39 @@ class Disturbed(NormalMean):
 def test_integrals_are_refined_for_errors_that_move_the_posterior(error):
     """The noise has slopes of up to 1.6 sd at a point, and none on average."""
     q = infer(NormalMean(), DATA).q
-    better = refined_if_needed(jax.random.key(1), Disturbed(error), DATA, q, costly=False)
-    assert (better is None) == (error in ("none", "noise"))
+    needed = refinements_needed(jax.random.key(1), Disturbed(error), DATA, q, costly=False)
+    assert needed == (error not in ("none", "noise"))
+
+
+class Between(Disturbed):
+    """Integrals between wrong ones and exact ones, off by ``slope`` sds."""
+
+    error: str = eqx.field(static=True, default="none")
+    slope: float = eqx.field(static=True, default=0.0)
+
+    def log_marginal(self, params, data):
+        z = (params[0] - data[0] / 1.5) * np.sqrt(0.75)
+        return NormalMean().log_marginal(params, data) + self.slope * z
+
+
+class Wrong(Disturbed):
+    """Integrals that are refined twice until they are exact."""
+
+    between: float = eqx.field(static=True, default=0.0)
+
+    def refined(self):
+        return Between(slope=self.between)
+
+    def yardstick(self):
+        return Disturbed("none")
+
+
+@pytest.mark.parametrize(("left", "needed"), [(0.0, 1), (0.01, 1), (0.02, 2)])
+def test_integrals_are_refined_no_further_than_their_errors_ask_for(left, needed):
+    """A model between the wrong one and its yardstick is enough if half the error is allowed."""
+    q = infer(NormalMean(), DATA).q
+    wrong = Wrong("slope", between=left)
+    assert refinements_needed(jax.random.key(1), wrong, DATA, q, costly=False) == needed
 
 
 def test_a_model_says_itself_that_it_has_many_modes():

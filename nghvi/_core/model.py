@@ -199,6 +199,13 @@ class MarginalModel(LatentModel):
         """Return the model with a more accurate :meth:`log_marginal`; itself if there is none."""
         return self
 
+    def yardstick(self) -> Self:
+        """Return the model by whose :meth:`log_marginal` that of this one is judged.
+
+        It has been refined at least once; there may be cheaper models between the two.
+        """
+        return self.refined()
+
     def refinable(self) -> Self:
         """Return the model in a form whose refinements share programs, if it has such a form."""
         return self

@@ -46,7 +46,7 @@ from nghvi.latents.rows import Mode, RowProblem, conditional_mode, newton_step
 NODES = {1: 7, 2: 5, 3: 5}
 """First number of nodes per dimension, by number of random effects."""
 REFINED_NODES = 14
-"""Nodes per dimension of the first refinement; each further one has half as many again."""
+"""Least nodes per dimension of a trapezoidal rule; each further one has half as many again."""
 RADII = 3
 """First number of radii, for more effects than :data:`NODES` lists."""
 LARGEST_GRID, CHEAP_GRID = 1500, 30
@@ -83,7 +83,16 @@ def first_nodes(r: int) -> int:
 
 def finer(num_nodes: int, r: int) -> int:
     """Return the number of nodes or radii of the next refinement."""
-    return max(REFINED_NODES, 3 * num_nodes // 2) if r <= LARGEST_PRODUCT else num_nodes + 1
+    if r > LARGEST_PRODUCT:
+        return num_nodes + 1
+    if first_nodes(r) <= num_nodes < MOST_HERMITE:
+        return MOST_HERMITE
+    return max(REFINED_NODES, 3 * num_nodes // 2)
+
+
+def is_hermite(num_nodes: int, r: int) -> bool:
+    """Return whether the rule is a product of Gauss-Hermite rules."""
+    return r <= LARGEST_PRODUCT and num_nodes <= MOST_HERMITE
 
 
 def num_points(num_nodes: int, r: int) -> int:
@@ -97,7 +106,7 @@ def rule(num_nodes: int, r: int) -> Rule:
     """Return the rule with ``num_nodes`` nodes per dimension, or radii beyond three dimensions."""
     if r > LARGEST_PRODUCT:
         return _radial(num_nodes, r)
-    return _hermite(num_nodes, r) if num_nodes <= MOST_HERMITE else _trapezoidal(num_nodes, r)
+    return _hermite(num_nodes, r) if is_hermite(num_nodes, r) else _trapezoidal(num_nodes, r)
 
 
 def _hermite(num_nodes: int, r: int) -> Rule:

@@ -1,6 +1,6 @@
 """Whether the integrals of a model are exact enough at the result of a fit.
 
-The log densities of a model and of its refinement differ by d(theta). What counts is how d changes
+The log densities of a model and of a refinement of it differ by d(theta). What counts is how d changes
 over the posterior, since that is what moves means and sds.
 """
 
@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from nghvi._core.batches import Batches
 from nghvi._core.draws import AntitheticDraws, DrawScheme, OrthogonalDraws
@@ -27,43 +27,55 @@ MANY = 25
 """Number of parameters beyond which the number of draws that estimate these errors is constant."""
 
 
-def refined_if_needed(
+def refinements_needed(
     key: Key, model: LatentModel, data: Data, q: Variational, costly: bool
-) -> MarginalModel | None:
-    """Return the refined model if the integrals of this one are not exact enough at the result.
+) -> int:
+    """Return how often to refine the model so that its integrals are exact enough at the result.
 
-    The two log densities differ by d(theta). If q is right, a linear trend of d over its draws
-    moves the posterior mean by as many sds, and a quadratic one c z^2 its sd by the share c; noise
-    around these trends moves neither. If integrals are ``costly``, the slope of d at the centre has
-    to do, and for rows in batches its level.
+    The log densities of the model and of its yardstick differ by d(theta). If q is right, a linear
+    trend of d over its draws moves the posterior mean by as many sds, and a quadratic one c z^2 its
+    sd by the share c; noise around these trends moves neither. If d is too large, the first model
+    between the two for which it is half of that is enough. If integrals are ``costly``, the slope
+    of d at the centre has to do, and for rows in batches its level.
     """
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
-        return None
-    better = model.refined()
-    if eqx.tree_equal(better, model):
-        return None
+        return 0
+    if eqx.tree_equal(better := model.refined(), model):
+        return 0
     if isinstance(data, Batches):
         now, then = (log_targets(m, data, np.asarray(q.centre)[None])[0] for m in (model, better))
-        return better if abs(now - then) > UNLIKE else None
+        return int(abs(now - then) > UNLIKE)
     if costly:
         theta, pull = jax.vjp(q.transport, jnp.zeros(q.noise_dim))
         at = np.asarray(theta)[None]
         rough, fine = (values_and_scores(m, data, at)[1][0] for m in (model, better))
-        return None if np.abs(pull(jnp.asarray(fine - rough))[0]).max() < TOLERANCE else better
-    level, trend = _apart(key, model, better, data, q)
-    known = level < UNLIKE or model.is_drawn(data)
-    return None if known and trend < ASTRAY else better
+        return int(not np.abs(pull(jnp.asarray(fine - rough))[0]).max() < TOLERANCE)
+    scheme = OrthogonalDraws() if q.noise_dim <= MANY else AntitheticDraws(2 * MANY)
+    noise, theta = (np.asarray(each) for each in _noise_and_draws(scheme, key, q))
+
+    def values(model: MarginalModel) -> np.ndarray:
+        return log_targets(model, data, theta, side_by_side(model, data))
+
+    yardstick = model.yardstick()
+    right = values(yardstick)
+
+    def is_exact(model: MarginalModel, share: float) -> bool:
+        level, trend = _apart(right - values(model), noise)
+        return (level < share * UNLIKE or model.is_drawn(data)) and trend < share * ASTRAY
+
+    if is_exact(model, 1.0):
+        return 0
+    number = 1
+    while not (eqx.tree_equal(better, yardstick) or is_exact(better, 0.5)):
+        better, number = better.refined(), number + 1
+    return number
 
 
 def _apart(
-    key: Key, rough: MarginalModel, fine: MarginalModel, data: Data, q: Variational
+    difference: Float[np.ndarray, " s"], noise: Float[np.ndarray, "s e"]
 ) -> tuple[float, float]:
     """Return level and largest trend of the difference of two log densities over draws of q."""
-    scheme = OrthogonalDraws() if q.noise_dim <= MANY else AntitheticDraws(2 * MANY)
-    noise, theta = (np.asarray(each) for each in _noise_and_draws(scheme, key, q))
-    values = [log_targets(model, data, theta, side_by_side(model, data)) for model in (fine, rough)]
     with np.errstate(invalid="ignore"):  # inf - inf is NaN, which is within no bound
-        difference = values[0] - values[1]
         level = difference.mean()
         slopes = difference @ noise / len(noise)
         bends = 0.5 * (difference - level) @ (noise**2 - 1) / len(noise)

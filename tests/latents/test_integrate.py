@@ -170,7 +170,7 @@ def test_a_grid_as_data_is_the_rule_and_serves_its_refinements_with_one_program(
             strict=True,
         ):
             np.testing.assert_allclose(found, kept, rtol=1e-9, atol=1e-9)
-        refined = refined.refined()
+        refined = refined.yardstick()
     assert refined.nodes > 14
     assert sum(model.grid is not None for model in traced) == 2
 
