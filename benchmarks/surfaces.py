@@ -1,9 +1,10 @@
 """Importance weights by a polynomial through few log densities, against all densities themselves.
 
-Simulated tables of several responses, intercepts alone and with a slope. The same draws of a fit
-are corrected three times: by 8,192 evaluated densities (the reference), by the default with no
-surface allowed, and by the default. Shown are the largest error of a posterior mean in sds and the
-ratios of sds, both of which hold the noise of the draws, and how many densities were evaluated.
+Simulated tables of several responses, intercepts alone and with a slope. The same draws of a fit,
+with gradients, are corrected three times: by 8,192 evaluated densities (the reference), by the
+default with no surface allowed, and by the default. Shown are the largest error of a posterior mean
+in sds and the ratios of sds, both of which hold the noise of the draws, and how many further
+densities were evaluated.
 
 Run: python -m benchmarks.surfaces [--seeds 2]
 """
@@ -22,10 +23,10 @@ import nghvi
 from nghvi._core.evaluate import evaluate
 from nghvi._core.model import MarginalModel
 from nghvi.paper.studies.facts import about
-from nghvi.recipes import importance
+from nghvi.recipes import importance, surface
 
 OUT = pathlib.Path(__file__).parent / "results/surfaces.jsonl"
-REFERENCE, USUAL, DRAWS = 13, 12, 250
+REFERENCE, USUAL, DRAWS = 13, 12, 100
 CASES = (
     ("logit", 700, 50, "1"),
     ("logit", 1500, 90, "1 + x0"),
@@ -64,24 +65,27 @@ def compare(response: str, rows: int, groups: int, effects: str, seed: int) -> d
     model = nghvi.mixed(f"y ~ x0 + x1 + ({effects} | g)", data, response=response)
     fit = model.posterior_.inference
     assert isinstance(fit.model, MarginalModel)
-    found = evaluate(jax.random.key(seed), fit.q, fit.model, fit.data, draws=DRAWS)
+    exact, number = fit.model.refinable(), max(DRAWS, surface.draws_for_surface(fit.q.dim, True))
+    key = jax.random.key(seed)
+    found = evaluate(key, fit.q, exact, fit.data, draws=number, with_scores=True)
     row: dict = {"response": response, "rows": rows, "groups": groups, "effects": effects}
     row |= {"seed": seed, "parameters": found.theta.shape[1], "status": fit.verdict.status.name}
+    row |= {"gradients": len(found.theta)}
     moments = {}
     counted = mock.Mock(side_effect=importance.log_targets)
-    for how, missed, number in (
+    for how, missed, log2_draws in (
         ("reference", 0.0, REFERENCE),
         ("densities", 0.0, USUAL),
-        ("surface", importance.MISSED, USUAL),
+        ("surface", surface.MISSED, USUAL),
     ):
         counted.reset_mock()
         begun = time.process_time()
         with (
-            mock.patch.object(importance, "MISSED", missed),
+            mock.patch.object(surface, "MISSED", missed),
             mock.patch.object(importance, "log_targets", counted),
         ):
-            rng = np.random.default_rng([seed, number])
-            pool = importance.importance_pool(found, fit.model, fit.data, rng, log2_draws=number)
+            rng = np.random.default_rng([seed, log2_draws])
+            pool = importance.importance_pool(found, exact, fit.data, rng, log2_draws=log2_draws)
         if pool is None:
             return row | {how: None}
         mean = pool.weight @ pool.theta

@@ -33,13 +33,14 @@ from nghvi.data.working_copy import StreamedRows
 from nghvi.families import Factor, Full, Mixture
 from nghvi.models.collapsed import Collapsed, completed
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
-from nghvi.recipes.importance import Pool, importance_pool, pareto_shape
+from nghvi.recipes.importance import LARGEST_DIMENSION, Pool, importance_pool, pareto_shape
 from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, collapsed_if_possible, integrals_are_costly
 from nghvi.recipes.refinement import refinements_needed
 from nghvi.recipes.run import Keep, Position, Progress, Run, first_theta, run
 from nghvi.recipes.settings import METHODS as METHODS
 from nghvi.recipes.settings import Settings
 from nghvi.recipes.smooth import laplace_start
+from nghvi.recipes.surface import draws_for_surface
 from nghvi.recipes.verdict import Cause, Status, Verdict
 
 COSTLY, EXPENSIVE = 4_000, 20_000
@@ -370,7 +371,11 @@ def finish(
     correct = correct and not integrals_are_costly(model, data)
     if size > ENORMOUS:
         draws = FEW
-    found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch)
+    # A gradient takes twice as long as a value, and tells a surface as much as m values.
+    told = correct and model.one_by_one and rough_size > COSTLY and draws > FEW
+    if told and done.q.dim <= LARGEST_DIMENSION:
+        draws = max(min(draws, FEWER), draws_for_surface(done.q.dim, told))
+    found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch, with_scores=told)
     if not np.isfinite(found.elbo):
         lost = int(np.sum(~np.isfinite(found.log_ratio)))
         done = done._replace(verdict=_failed(lost, len(found.log_ratio)))

@@ -30,6 +30,8 @@ ROOM = 500
 """Number of draws for which a call of a program has room."""
 AT_ONCE = 20_000_000
 """Numbers touched by one call: about a second's work, since Ctrl-C is heard between calls."""
+COST_OF_SCORE = 4
+"""How many times as long as a log density its gradient takes."""
 SIDE_BY_SIDE = 200_000
 """Numbers that fit into the caches; draws beyond them are evaluated one after another."""
 
@@ -40,6 +42,8 @@ class Evaluation(NamedTuple):
     theta: Float[np.ndarray, "s m"]
     log_target: Float[np.ndarray, " s"]
     log_q: Float[np.ndarray, " s"]
+    score: Float[np.ndarray, "s m"] | None = None
+    """Gradients of log p(y, theta); None if they were not computed."""
 
     @property
     def log_ratio(self) -> Float[np.ndarray, " s"]:
@@ -123,6 +127,41 @@ def log_targets(
     return np.where(np.isfinite(joined), joined, -np.inf)
 
 
+@program
+def _values_and_scores(
+    model: MarginalModel, data: Data, theta: Float[Array, "s m"], number: Int[Array, ""]
+) -> tuple[Float[Array, " s"], Float[Array, "s m"]]:
+    """Return log p(y, theta) and its gradient at the first ``number`` rows, one after another."""
+    unravel = unraveller(model, data)
+
+    def add(i: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        value, score = jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta[i])
+        put = jax.lax.dynamic_update_index_in_dim
+        return put(found[0], value, i, 0), put(found[1], score, i, 0)
+
+    return jax.lax.fori_loop(0, number, add, (jnp.zeros(len(theta)), jnp.zeros_like(theta)))
+
+
+def values_and_scores(
+    model: MarginalModel, data: Data, theta: Float[np.ndarray, "s m"]
+) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, "s m"]]:
+    """Return log p(y, theta) and its gradient at every row, by one program for any number."""
+    room = 2 * theta.shape[1]
+    most = 1
+    if len(theta) > 1:
+        size = COST_OF_SCORE * max(1, evaluation_size(model, data))
+        most = min(room, max(1, AT_ONCE // size))
+    found = []
+    for start in range(0, len(theta), most):
+        some = theta[start : start + most]
+        filled = np.resize(some, (room, theta.shape[1]))
+        asked = jax.device_put(filled), jax.device_put(np.asarray(len(some)))
+        made = _values_and_scores(model, data, *asked)
+        found.append([np.asarray(each)[: len(some)] for each in made])
+    values, scores = (np.concatenate(each) for each in zip(*found, strict=True))
+    return values, scores
+
+
 def _layout(model: MarginalModel, rows: int, batch: int | None) -> tuple[int, int]:
     """Return for how many parts a call has room, and how many rows a part has."""
     # If each evaluation fills the caches, rows go one by one: one program serves any number.
@@ -167,16 +206,21 @@ def evaluate(
     *,
     draws: int = 2000,
     batch: int | None = None,
+    with_scores: bool = False,
 ) -> Evaluation:
     """Return antithetic draws of q with their log ratios.
 
     ``draws``: their number, rounded up to a multiple of ``BATCH`` from there on and made even below
-    it; ``batch``: how many of them are evaluated side by side.
+    it; ``batch``: how many of them are evaluated side by side; ``with_scores``: whether gradients
+    are computed as well.
     """
     theta, log_q = draw(key, q, draws)
     if draws < BATCH:
         pairs = theta.reshape(2, -1, q.dim)[:, : draws // 2]
         theta, log_q = pairs.reshape(-1, q.dim), log_q.reshape(2, -1)[:, : draws // 2].ravel()
+    if with_scores:
+        values, scores = values_and_scores(model, data, theta)
+        return Evaluation(theta, np.where(np.isfinite(values), values, -np.inf), log_q, scores)
     return Evaluation(theta, log_targets(model, data, theta, batch), log_q)
 
 

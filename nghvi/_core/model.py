@@ -244,6 +244,10 @@ class DividedModel(MarginalModel):
         better = self.model.refined()
         return self if better is self.model else dataclasses.replace(self, model=better)
 
+    def yardstick(self) -> Self:
+        better = self.model.yardstick()
+        return self if better is self.model else dataclasses.replace(self, model=better)
+
     def approximate(self) -> Self:
         return dataclasses.replace(self, model=self.model.approximate())
 

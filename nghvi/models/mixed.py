@@ -44,13 +44,12 @@ class MixedModel(MarginalModel):
 
     ``random``: indices of the features with group-specific coefficients. If their conditional is
     not known exactly, effects are drawn by independence Metropolis, or, with ``gibbs`` (the
-    published way), by that many Gibbs sweeps from the last draw.
-    ``known_coef``: fixed coefficients of the last features: 0 for a feature that only has effects,
-    1 for an offset. ``relative_coef``: whether theta holds the coefficients in units of
-    :meth:`coef_unit`, in which the posterior of a response that attenuates them is less curved.
-    ``effects_unit``: if given, theta holds Omega in the coordinates of
-    :mod:`nghvi.models.parameters` with these units. ``start``: where a network with a skip
-    connection starts. ``num_facts``: how many of the last columns are not inputs of the trunk but
+    published way), by that many Gibbs sweeps from the last draw. ``known_coef``: fixed coefficients
+    of the last features: 0 for a feature that only has effects, 1 for an offset. ``relative_coef``:
+    whether theta holds the coefficients in units of :meth:`coef_unit`, in which the posterior of a
+    response that attenuates them is less curved. ``effects_unit``: if given, theta holds Omega in
+    the coordinates of :mod:`nghvi.models.parameters` with these units. ``start``: where a network
+    with a skip starts. ``num_facts``: how many of the last columns are not inputs of the trunk but
     facts that the response knows about rows, such as trials. ``grid``: the quadrature as data, in
     place of ``num_nodes``, while a fit may refine it (:meth:`refinable`).
     """
@@ -120,8 +119,7 @@ class MixedModel(MarginalModel):
         return dataclasses.replace(self, num_nodes=finer if grid is None else None, grid=grid)
 
     def yardstick(self) -> "MixedModel":
-        better = self.refined()
-        # Two Gauss-Hermite rules may miss the same far part of a conditional.
+        better = self.refined()  # two Gauss-Hermite rules may miss the same far part
         alike = not self.in_closed_form and integrate.is_hermite(better.nodes, self.num_effects)
         return better.refined() if alike else better
 
@@ -222,9 +220,8 @@ class MixedModel(MarginalModel):
         density = normal_log_density(coef, self.priors.coef_sd)
         found = self.response.intercept_prior(self.dispersion(params), self.priors)
         if found is not None:  # given the dispersion, in place of a coefficient's
-            usual = self.intercept_sd
-            square = ((coef[0] - found[0]) / found[1]) ** 2 - (coef[0] / usual) ** 2
-            density += -0.5 * square - np.log(found[1] / usual)
+            square = ((coef[0] - found[0]) / found[1]) ** 2 - (coef[0] / self.intercept_sd) ** 2
+            density += -0.5 * square - np.log(found[1] / self.intercept_sd)
         return density + params.coef.size * jnp.log(self.coef_unit(params))
 
     @property
@@ -320,9 +317,7 @@ class MixedModel(MarginalModel):
         moments, lower = self._moments(params, data), self.precision_factor(params)
         return conjugate.condition(*moments[:2], jnp.exp(params.dispersion[0]), lower)
 
-    def _in_plain_coordinates(
-        self, params: MixedParams
-    ) -> "tuple[MixedModel, MixedParams, Scalar]":
+    def _in_plain_units(self, params: MixedParams) -> tuple["MixedModel", MixedParams, Scalar]:
         """Return the model and parameters in plain coordinates, and the log Jacobian.
 
         Theta is translated once, not wherever it is read, which leaves less to compile.
@@ -335,7 +330,7 @@ class MixedModel(MarginalModel):
 
     def log_marginal(self, params: MixedParams, data: GroupedData) -> Scalar:
         if self.relative_coef or self.effects_unit is not None:
-            model, params, log_jacobian = self._in_plain_coordinates(params)
+            model, params, log_jacobian = self._in_plain_units(params)
             return model.log_marginal(params, data) + log_jacobian
         if self.response.conjugate:
             moments, lower = self._moments(params, data), self.precision_factor(params)
@@ -420,8 +415,7 @@ class MixedModel(MarginalModel):
             return conjugate.sample(key, self.conditional(params, data))
         lower, problem = self.precision_factor(params), self.row_problem(params, data)
         proposal = drawn.make_proposal(problem, self._proposal_nodes)
-        # Laplace's moments are less accurate than quadrature's, so it takes more moves.
-        moves = MOVES if self._proposal_nodes > 1 else 5 * MOVES
+        moves = MOVES if self._proposal_nodes > 1 else 5 * MOVES  # Laplace's moments are rough
         return conjugate.colour(drawn.sample(key, problem, proposal, moves), lower)
 
     @property

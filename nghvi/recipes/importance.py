@@ -4,33 +4,21 @@ q is the best Gaussian; a posterior with few groups is skewed. For small m the e
 is in reach: draw from a multivariate t fitted to the weighted draws of q (heavier tails than
 the target's keep the weights bounded), weigh by p(y, theta) / proposal, smooth the largest
 weights, and keep the result if the Pareto shape says that it is reliable. If densities take long,
-a polynomial fitted to those of the first round replaces most of the others.
+a polynomial (:mod:`nghvi.recipes.surface`) fitted to those of q's draws, with their gradients, or
+of the first round replaces most of the others.
 
 Smoothing (PSIS; Vehtari, Simpson, Gelman, Yao and Gabry, 2024): beyond a cutoff u the weights are
 taken to follow a generalised Pareto distribution, ``P(w > u + t) = (1 + k t / sigma)^(-1/k)``, and
 the largest ones are replaced by its quantiles. k and sigma are the estimates of Zhang and Stephens
 (2009): with b = -k / sigma, k(b) is the mean of log(1 - b t) in closed form, which leaves an
 average over a grid of b. arviz-stats computes the same, but loads matplotlib and xarray.
-
-The polynomial that replaces a log density is::
-
-    log p(y, theta)  ~  sum of c_a He_a(x) over |a| <= 4,      x = root^-1 (theta - centre)
-
-He_a are products of Hermite polynomials, orthonormal for a Gaussian x. Coefficients of degree three
-and four are shrunk, by as much as predicts left-out points best. The least squares are weighted by
-the posterior, so what they miss is uncorrelated, under the posterior, with x and its squares: means
-and variances computed with the surface are wrong only at second order. The surface is not used far
-out, where few points were evaluated.
 """
 
-import itertools
-import math
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
-from scipy.linalg import cho_factor, cho_solve
+from jaxtyping import Array, Float, Int
 from scipy.special import gammaincinv, gammaln, ndtri, softmax
 
 from nghvi._core.evaluate import Evaluation, log_mean_exp, log_targets
@@ -39,6 +27,7 @@ from nghvi._core.sobol import sobol
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data
+from nghvi.recipes.surface import Surface, draws_for_surface, fitted_surface
 
 RELIABLE = 0.7
 """Pareto shape above which importance weights are not to be trusted."""
@@ -59,20 +48,6 @@ EQUAL = 1e-8
 PRIOR_SHAPE, PRIOR_WEIGHTS = 0.5, 10
 """Value to which the shape is shrunk, and the number of weights that this counts for, since a short
 tail says little about the shape."""
-POLYNOMIAL_DEGREE, FREE_DEGREE = 4, 2
-"""Degree of the polynomial, and the degree up to which its coefficients are not shrunk."""
-MOST_TERMS = 500
-"""Number of terms beyond which the degree is lowered, since fitting them would take longer than it
-saves."""
-PER_TERM = 3
-"""Number of draws of q per term from which on these are enough to fit a surface."""
-PENALTIES = 10.0 ** np.arange(-6, 1)
-"""Strengths of the shrinkage that are tried."""
-MISSED = 0.15
-"""Nats that a surface may miss, as the root mean square over the posterior of errors at left-out
-points."""
-WITHIN = 0.99
-"""Probability, under a Gaussian posterior, of the region in which a surface is used."""
 
 
 class Pool(NamedTuple):
@@ -170,8 +145,9 @@ def importance_pool(
     kept: list[Pool] = []
     surface: Surface | None = None
     few = len(weight) < 2 ** (log2_draws - 2)
-    if few and k_hat < RELIABLE and len(weight) >= PER_TERM * len(_terms(m, _degree(m))):
-        surface = fitted_surface(evaluation.theta, evaluation.log_target, weight)
+    enough = len(weight) >= draws_for_surface(m, evaluation.score is not None)
+    if few and enough and k_hat < RELIABLE:
+        surface = fitted_surface(evaluation.theta, evaluation.log_target, weight, evaluation.score)
     first = int(surface is not None)
     for turn in range(first, first + rounds):
         # Few draws give the proposal's moments only roughly, so a small round finds better ones
@@ -293,110 +269,3 @@ def _generalised_pareto(
 
 def _mean_log(b: np.ndarray, above: np.ndarray) -> np.ndarray:
     return np.mean(np.log1p(-b[..., None] * above), axis=-1)
-
-
-class Surface(NamedTuple):
-    """A polynomial in standardised theta that replaces a log density, and where it holds."""
-
-    centre: Float[np.ndarray, " m"]
-    root: Float[np.ndarray, "m m"]
-    terms: list[tuple[int, ...]]
-    """Columns that each term multiplies, repeated according to their degree in it."""
-    coefficients: Float[np.ndarray, " t"]
-
-    def __call__(self, theta: Float[np.ndarray, "s m"]) -> Float[np.ndarray, " s"]:
-        """Return the log density at every row."""
-        return _polynomials(self._standard(theta), self.terms) @ self.coefficients
-
-    def holds(self, theta: Float[np.ndarray, "s m"]) -> Bool[np.ndarray, " s"]:
-        """Return whether each row lies in the region where the surface was fitted."""
-        bound = 2 * gammaincinv(len(self.centre) / 2, WITHIN)
-        return np.sum(self._standard(theta) ** 2, axis=1) < bound
-
-    def _standard(self, theta: np.ndarray) -> np.ndarray:
-        return np.linalg.solve(self.root, (theta - self.centre).T).T
-
-
-def fitted_surface(
-    theta: Float[np.ndarray, "s m"],
-    log_density: Float[np.ndarray, " s"],
-    weight: Float[np.ndarray, " s"],
-) -> Surface | None:
-    """Return the surface fitted to weighted draws of a posterior; None if it does not fit."""
-    m = theta.shape[1]
-    centre = weight @ theta
-    covariance = (weight[:, None] * (theta - centre)).T @ (theta - centre)
-    terms = _terms(m, _degree(m))
-    try:
-        root = np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:
-        return None
-    blank = Surface(centre, root, terms, np.zeros(len(terms)))
-    used = np.isfinite(log_density) & blank.holds(theta)
-    weight = weight[used] / weight[used].sum()
-    level = weight @ log_density[used]
-    rows = np.sqrt(weight)[:, None] * _polynomials(blank._standard(theta[used]), terms)
-    wanted = np.sqrt(weight) * (log_density[used] - level)
-    held = np.array([len(columns) > FREE_DEGREE for columns in terms])
-    missed, coefficients = _best_ridge(rows, wanted, held)
-    if not missed < MISSED:
-        return None
-    coefficients[0] += level  # the first term is the empty product
-    return blank._replace(coefficients=coefficients)
-
-
-def _best_ridge(
-    rows: Float[np.ndarray, "s t"], wanted: Float[np.ndarray, " s"], held: Bool[np.ndarray, " t"]
-) -> tuple[float, Float[np.ndarray, " t"]]:
-    """Return the least root of summed squared leave-one-out errors, and the coefficients there.
-
-    The columns that are ``held`` are shrunk. What the others leave of them is turned once to its
-    principal axes, along which every strength of the shrinkage is a division.
-    """
-    free, shrunk = rows[:, ~held], rows[:, held]
-    try:
-        factor = cho_factor(free.T @ free)
-        through = cho_solve(factor, free.T @ shrunk)
-        rest = shrunk - free @ through
-        spread, axes = np.linalg.eigh(rest.T @ rest)
-    except np.linalg.LinAlgError:
-        return np.inf, np.zeros(rows.shape[1])
-    along, first = rest @ axes, cho_solve(factor, free.T @ wanted)
-    base = np.sum(free * cho_solve(factor, free.T).T, axis=1)
-    target, left, best = along.T @ wanted, wanted - free @ first, (np.inf, np.zeros(held.sum()))
-    for penalty in PENALTIES:
-        inverse = 1 / (np.maximum(spread, 0.0) + penalty)
-        leverage = base + along**2 @ inverse
-        error = (left - along @ (inverse * target)) / np.maximum(1 - leverage, 1e-9)
-        best = min(best, (float(np.sqrt(np.sum(error**2))), inverse * target), key=lambda b: b[0])
-    coefficients = np.empty(rows.shape[1])
-    coefficients[held] = axes @ best[1]
-    coefficients[~held] = first - through @ coefficients[held]
-    return best[0], coefficients
-
-
-def _degree(m: int) -> int:
-    """Return the degree of a surface in m dimensions."""
-    degrees = range(POLYNOMIAL_DEGREE, FREE_DEGREE, -1)
-    return next((d for d in degrees if math.comb(m + d, d) <= MOST_TERMS), FREE_DEGREE)
-
-
-def _terms(m: int, degree: int) -> list[tuple[int, ...]]:
-    return [
-        columns
-        for d in range(degree + 1)
-        for columns in itertools.combinations_with_replacement(range(m), d)
-    ]
-
-
-def _polynomials(x: Float[np.ndarray, "s m"], terms: list[tuple[int, ...]]) -> np.ndarray:
-    """Return every term, a product of orthonormal Hermite polynomials, at every row."""
-    hermite = [np.ones_like(x), x]
-    for d in range(1, POLYNOMIAL_DEGREE):
-        hermite.append(x * hermite[d] - d * hermite[d - 1])
-    scaled = [h / math.sqrt(math.factorial(d)) for d, h in enumerate(hermite)]
-    out = np.ones((len(x), len(terms)))
-    for place, columns in enumerate(terms):
-        for column in set(columns):
-            out[:, place] *= scaled[columns.count(column)][:, column]
-    return out

@@ -1,7 +1,7 @@
 """Whether the integrals of a model are exact enough at the result of a fit.
 
-The log densities of a model and of a refinement of it differ by d(theta). What counts is how d changes
-over the posterior, since that is what moves means and sds.
+The log densities of a model and of a refinement of it differ by d(theta). What counts is how d
+changes over the posterior, since that is what moves means and sds.
 """
 
 import equinox as eqx
@@ -12,12 +12,11 @@ from jaxtyping import Array, Float
 
 from nghvi._core.batches import Batches
 from nghvi._core.draws import AntitheticDraws, DrawScheme, OrthogonalDraws
-from nghvi._core.evaluate import log_targets, side_by_side
+from nghvi._core.evaluate import log_targets, side_by_side, values_and_scores
 from nghvi._core.model import LatentModel, MarginalModel
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key
-from nghvi.recipes.smooth import values_and_scores
 from nghvi.recipes.verdict import TOLERANCE
 
 ASTRAY, UNLIKE = 0.03, 0.05
@@ -42,13 +41,15 @@ def refinements_needed(
         return 0
     if eqx.tree_equal(better := model.refined(), model):
         return 0
+    yardstick = model.yardstick()
     if isinstance(data, Batches):
-        now, then = (log_targets(m, data, np.asarray(q.centre)[None])[0] for m in (model, better))
+        at = np.asarray(q.centre)[None]
+        now, then = (log_targets(m, data, at)[0] for m in (model, yardstick))
         return int(abs(now - then) > UNLIKE)
     if costly:
-        theta, pull = jax.vjp(q.transport, jnp.zeros(q.noise_dim))
-        at = np.asarray(theta)[None]
-        rough, fine = (values_and_scores(m, data, at)[1][0] for m in (model, better))
+        centre, pull = jax.vjp(q.transport, jnp.zeros(q.noise_dim))
+        at = np.asarray(centre)[None]
+        rough, fine = (values_and_scores(m, data, at)[1][0] for m in (model, yardstick))
         return int(not np.abs(pull(jnp.asarray(fine - rough))[0]).max() < TOLERANCE)
     scheme = OrthogonalDraws() if q.noise_dim <= MANY else AntitheticDraws(2 * MANY)
     noise, theta = (np.asarray(each) for each in _noise_and_draws(scheme, key, q))
@@ -56,7 +57,6 @@ def refinements_needed(
     def values(model: MarginalModel) -> np.ndarray:
         return log_targets(model, data, theta, side_by_side(model, data))
 
-    yardstick = model.yardstick()
     right = values(yardstick)
 
     def is_exact(model: MarginalModel, share: float) -> bool:

@@ -26,19 +26,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
 from nghvi._core.direction import NaturalGradient, OrdinaryGradient, ScaledGradient
 from nghvi._core.draws import IndependentDraws, OrthogonalDraws
-from nghvi._core.evaluate import AT_ONCE, evaluation_size
+from nghvi._core.evaluate import values_and_scores
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import fit
-from nghvi._core.model import LatentModel, MarginalModel, unraveller
+from nghvi._core.model import LatentModel, MarginalModel
 from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import Adam, ScaleState, robbins_monro, robbins_monro_length
 from nghvi._core.variational import Start, Variational
-from nghvi._programs import program
 from nghvi._typing import Data, Key
 from nghvi.families import CholeskyGaussian, Family, Full
 from nghvi.recipes.deep import in_two, judge_settling
@@ -66,8 +65,6 @@ FRESH_DRAWS = 64
 SMALLEST_CURVATURE = 1e-2
 """Lower bound on curvatures, which limits starting sds to 10 units; the natural gradient widens
 them if need be."""
-COST_OF_SCORE = 4
-"""How many times as long as a log density its gradient takes."""
 LOOKS_AT = tuple(3**power for power in range(1, LOOKS + 1))
 """Numbers of estimates after which the judge looks whether they suffice."""
 INDEPENDENT = 81
@@ -244,41 +241,6 @@ def _judge(q: Variational, score: Score, batch: int | None) -> Judge:
         IndependentDraws(FRESH_DRAWS), score, OrdinaryGradient(), robbins_monro(0), batch, True
     )
     return judge_by_fresh_draws(fresh, Cause.STEPS, 9, MOST_ESTIMATES)
-
-
-@program
-def _values_and_scores(
-    model: MarginalModel, data: Data, theta: Float[Array, "s m"], number: Int[Array, ""]
-) -> tuple[Float[Array, " s"], Float[Array, "s m"]]:
-    """Return log p(y, theta) and its gradient at the first ``number`` rows, one after another."""
-    unravel = unraveller(model, data)
-
-    def add(i: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
-        value, score = jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta[i])
-        put = jax.lax.dynamic_update_index_in_dim
-        return put(found[0], value, i, 0), put(found[1], score, i, 0)
-
-    return jax.lax.fori_loop(0, number, add, (jnp.zeros(len(theta)), jnp.zeros_like(theta)))
-
-
-def values_and_scores(
-    model: MarginalModel, data: Data, theta: Float[np.ndarray, "s m"]
-) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, "s m"]]:
-    """Return log p(y, theta) and its gradient at every row, by one program for any number."""
-    room = 2 * theta.shape[1]
-    most = 1
-    if len(theta) > 1:
-        size = COST_OF_SCORE * max(1, evaluation_size(model, data))
-        most = min(room, max(1, AT_ONCE // size))
-    found = []
-    for start in range(0, len(theta), most):
-        some = theta[start : start + most]
-        filled = np.resize(some, (room, theta.shape[1]))
-        asked = jax.device_put(filled), jax.device_put(np.asarray(len(some)))
-        made = _values_and_scores(model, data, *asked)
-        found.append([np.asarray(each)[: len(some)] for each in made])
-    values, scores = (np.concatenate(each) for each in zip(*found, strict=True))
-    return values, scores
 
 
 def negative_hessian(
