@@ -74,6 +74,8 @@ SETTINGS = (
 
 _recent: "collections.OrderedDict[tuple[_Program, tuple], None]" = collections.OrderedDict()
 """What is ready, in the order of last use."""
+_foreseen: set[tuple] = set()
+"""That for which programs were made ahead, or begun."""
 
 
 def program(function: Callable[P, T]) -> Callable[P, T]:
@@ -182,6 +184,14 @@ class Ahead:
     def possible(self) -> bool:
         """Whether there is a core to do it, and a single device."""
         return self._threads > 0 and _is_plain()
+
+    def is_of_use(self, *arguments: Any) -> bool:
+        """Return whether this is the first block that hears of arguments of such shapes."""
+        asked = _asked(arguments)[0]
+        new = self.possible and asked not in _foreseen
+        if new:
+            _foreseen.add(asked)
+        return new
 
     def __enter__(self) -> Self:
         if self.possible:
@@ -400,6 +410,7 @@ def _release(number: int) -> None:
     for _ in range(number):
         (owner, asked), _nothing = _recent.popitem(last=False)
         owner.forget(asked)
+    _foreseen.clear()
 
 
 def forget_programs_if_many() -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -84,16 +84,18 @@ class Recipe(NamedTuple):
 
     def make_ahead(self, ahead: Ahead, key: Key, model: LatentModel, data: Data) -> None:
         """Begin to make the programs that a run is going to call, the first ones first."""
-        if not ahead.possible or isinstance(data, Batches):
+        known: list[Stage] = []
+        for stage in self.stages:
+            seen = [other.algorithm for other in known]
+            known += [stage] if stage.family is not None and stage.algorithm not in seen else []
+        told = [(stage.algorithm, stage.chunk) for stage in known]
+        if isinstance(data, Batches) or not ahead.is_of_use(told, model, data):
             return
         numbers = jax.ShapeDtypeStruct((parameter_dimension(model, data),), float)
-        made: list[HybridVI] = []
-        for stage in self.stages:
-            if stage.family is not None and stage.algorithm not in made:
-                q = eqx.filter_eval_shape(stage.family.at, numbers, numbers)
-                loop.make_ahead(ahead, key, stage.algorithm, model, data, q, stage.chunk)
-                made.append(stage.algorithm)
-        if made and isinstance(model, MarginalModel):
+        for stage in known:
+            q = eqx.filter_eval_shape(cast(Family, stage.family).at, numbers, numbers)
+            loop.make_ahead(ahead, key, stage.algorithm, model, data, q, stage.chunk)
+        if known and isinstance(model, MarginalModel):
             evaluate.make_ahead(ahead, key, q, model, data, evaluate.side_by_side(model, data))
 
 
