@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -120,7 +121,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="steps of a network or of another method")
     parser.add_argument(
         "--batch-groups",
-        type=_number_or_word,
+        type=_number_or("auto"),
         metavar="N",
         help="groups per step, or auto; Parquet (with --target) is then read from disk during the "
         "fit, however large it is",
@@ -337,7 +338,7 @@ PROCESSES = ("coordinator", "process_id", "num_processes")
 def _add_running_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say where the fit runs and where it keeps checkpoints."""
     parser.add_argument(
-        "--devices", type=_number_or_word, help="how many devices to use, or all; by default one"
+        "--devices", type=_number_or("all"), help="how many devices to use, or all; by default one"
     )
     parser.add_argument("--coordinator", help="host:port of process 0, if there are several")
     parser.add_argument("--process-id", type=int, help="number of this process, from 0")
@@ -376,5 +377,13 @@ def _clear_checkpoints(chosen: argparse.Namespace) -> None:
     any_process(False)  # nobody looks before they are gone
 
 
-def _number_or_word(text: str) -> int | str:
-    return text if text in ("all", "auto") else int(text)
+def _number_or(word: str) -> Callable[[str], int | str]:
+    """Return what reads an argument that is a whole number or this word."""
+
+    def read(text: str) -> int | str:
+        try:
+            return text if text == word else int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number or {word}") from None
+
+    return read
