@@ -43,10 +43,12 @@ def chosen_group(group: Any) -> Group:
 
 def terms_of(settings: "MixedEstimator", group: tuple[Column, ...]) -> tuple[Term, ...]:
     """Return the terms of settings without a formula, one per factor."""
-    if not group and isinstance(settings.random, Mapping):
+    random = settings.random
+    if not group and not (isinstance(random, str) and random == "auto"):
+        random = dict(random) if isinstance(random, Mapping) else random
         raise DataError(
-            f"random={dict(settings.random)!r}: there is no grouping factor; name one by "
-            "group=, or leave random out."
+            f"random={random!r}: there is no grouping factor; name one by group=, or leave random "
+            "out."
         )
     return tuple(
         Term(str(name), random_of(settings.random, group, name), settings.covariance)

@@ -100,6 +100,12 @@ CASES = {
 }
 
 
+CASES |= {
+    f"random={random!r} without groups": (X, Y, {"group": None, "random": random}, "name one by")
+    for random in (["intercept", "a"], "all", {"g": "all"})
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_refused_with_reason_and_remedy(name):
     x, y, settings, message = CASES[name]
