@@ -6,7 +6,8 @@ log scores by group, R2, RMSE, coverage of 90 % intervals and seconds. The diffe
 means over rows; their standard errors are taken over groups, whose rows belong together.
 
 Tables in ``CHOSEN_ON`` were looked at while defaults were chosen, those in ``JUDGED_ON`` were not.
-Simulated tables are always there, as is scikit-learn's; others are read from ``--data DIR``.
+Simulated tables are always there, as are those of scikit-learn and, if it is installed,
+statsmodels; others are read from ``--data DIR``.
 
 Run: python -m benchmarks.tables --data DIR [--tables radon,exam] [--splits 2] [--out FILE]
 """
@@ -102,11 +103,72 @@ def steps(rng: np.random.Generator, groups: int = 60, size: int = 25) -> pd.Data
     return table.assign(y=mean + effects + rng.normal(size=len(table)))
 
 
+def rentals(rng: np.random.Generator, groups: int = 41, rows: int = 1561) -> pd.DataFrame:
+    """Rents by district: heavy-tailed inputs, a category, a place that hardly varies within groups.
+
+    Districts differ in size by a factor of a hundred, so that new groups are few and large. Inputs
+    act through their logarithms, noise has heavy tails.
+    """
+    share = rng.lognormal(sigma=1.2, size=groups)
+    extra = rng.multinomial(rows - 3 * groups, share / share.sum())
+    group = np.repeat(np.arange(groups), 3 + extra)
+    nights, reviews = rng.lognormal(1.0, 1.1, rows).round(), rng.negative_binomial(0.5, 0.02, rows)
+    owned, free = rng.pareto(1.5, rows).round(), rng.integers(0, 366, rows)
+    room = rng.choice(3, p=[0.5, 0.4, 0.1], size=rows)
+    place = rng.normal(size=(groups, 2))[group] + 0.1 * rng.normal(size=(rows, 2))
+    mean = 4.5 - 0.6 * (room == 1) - 0.9 * (room == 2) - 0.05 * np.log1p(nights)
+    mean += 0.03 * np.log1p(owned) + 0.0004 * free - 0.04 * np.log1p(reviews) + 0.1 * place[:, 0]
+    effects = rng.normal(size=(groups, 2))[group] * [0.2, 0.1]
+    y = mean + effects[:, 0] + effects[:, 1] * (room == 1) + 0.35 * rng.standard_t(4, rows)
+    columns = dict(nights=nights, reviews=reviews, owned=owned, free=free, group=group, y=y)
+    columns |= dict(shared=room == 1, bed=room == 2, north=place[:, 0], east=place[:, 1])
+    return pd.DataFrame(columns).astype(float)
+
+
+def careers(rng: np.random.Generator, groups: int = 400, years: int = 8) -> pd.DataFrame:
+    """Wages of persons over years: weak curvature, columns constant in time, AR(1) noise."""
+    group, year = np.repeat(np.arange(groups), years), np.tile(np.arange(years), groups)
+    school, minority = rng.integers(8, 17, groups)[group], rng.random(groups)[group] < 0.25
+    experience = np.maximum(rng.integers(0, 12, groups)[group] + year, 0)
+    union = (rng.normal(size=groups)[group] + 0.7 * rng.normal(size=len(group))) > 0.8
+    married = rng.integers(-4, 12, groups)[group] < year
+    hours = rng.normal(2200, 500, len(group)).clip(200) * rng.lognormal(sigma=0.1, size=len(group))
+    noise = 0.25 * rng.standard_t(4, (groups, years))
+    for t in range(1, years):
+        noise[:, t] += 0.4 * noise[:, t - 1]
+    mean = 0.5 + 0.09 * school + 0.1 * experience - 0.004 * experience**2 - 0.12 * minority
+    mean += 0.08 * union + 0.05 * married - 0.00006 * (hours - 2200)
+    effects = rng.normal(size=(groups, 2))[group] * [0.3, 0.04]
+    y = mean + effects[:, 0] + effects[:, 1] * (year - 3.5) + noise.ravel()
+    columns = dict(year=year, school=school, minority=minority, experience=experience)
+    columns |= dict(union=union, married=married, hours=hours, group=group, y=y)
+    return pd.DataFrame(columns).astype(float)
+
+
 def diabetes(rng: np.random.Generator) -> pd.DataFrame:
     """Progression of diabetes; groups are deciles of age."""
     table = load_diabetes(as_frame=True).frame
     groups = pd.qcut(table["age"], 10, labels=False, duplicates="drop")
     return table.drop(columns="age").rename(columns={"target": "y"}).assign(group=groups)
+
+
+def grunfeld(rng: np.random.Generator) -> pd.DataFrame:
+    """Logarithm of the investment of eleven firms in twenty years."""
+    from statsmodels.datasets import grunfeld as bundled
+
+    table = bundled.load_pandas().data
+    x = np.log(table[["value", "capital"]]).assign(year=table["year"])
+    return x.assign(group=table["firm"], y=np.log(table["invest"]))
+
+
+def fair(rng: np.random.Generator, rows: int = 1500) -> pd.DataFrame:
+    """How women rate their marriage, some of 6,366; groups are occupations of both partners."""
+    from statsmodels.datasets import fair as bundled
+
+    table = bundled.load_pandas().data.iloc[rng.permutation(6366)[:rows]].reset_index(drop=True)
+    group = table["occupation"].astype(str) + table["occupation_husb"].astype(str)
+    table = table.drop(columns=["occupation", "occupation_husb"])
+    return table.rename(columns={"rate_marriage": "y"}).assign(group=group)
 
 
 SIMULATED: dict[str, Simulated] = {
@@ -117,6 +179,10 @@ SIMULATED: dict[str, Simulated] = {
     "waves": waves,
     "steps": steps,
     "diabetes": diabetes,
+    "rentals": rentals,
+    "careers": careers,
+    "grunfeld": grunfeld,
+    "fair": fair,
 }
 READ = {
     "radon": ("radon_mn", "county_idx", "log_radon", ("log_uppm", "floor_measure"), None),
@@ -136,6 +202,10 @@ JUDGED_ON = (
     "intercepts",
     "waves",
     "steps",
+    "rentals",
+    "careers",
+    "grunfeld",
+    "fair",
 )
 
 
