@@ -33,6 +33,9 @@ from nghvi.data.working_copy import StreamedRows
 from nghvi.families import Factor, Full, Mixture
 from nghvi.models.collapsed import Collapsed, completed
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
+from nghvi.recipes.chains import are_affordable as chains_are_affordable
+from nghvi.recipes.chains import moved_pool
+from nghvi.recipes.deep import is_used
 from nghvi.recipes.importance import LARGEST_DIMENSION, Pool, importance_pool, pareto_shape
 from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, collapsed_if_possible, integrals_are_costly
 from nghvi.recipes.refinement import refinements_needed
@@ -69,7 +72,9 @@ class Inference:
     ``q`` is the variational distribution. If a part of theta was integrated out of the fit, as the
     coefficients of a network are (:mod:`nghvi.models.collapsed`), ``run.q`` is the distribution of
     the rest, and ``q`` only a Gaussian with the moments of the draws in ``pool``, or of those that
-    come from the first member if ``run.q`` is a mixture.
+    come from the first member if ``run.q`` is a mixture. Draws of small networks have been moved
+    from ``run.q`` towards the posterior by chains (:mod:`nghvi.recipes.chains`); ELBO, evidence and
+    k-hat are always those of ``run.q``.
 
     ``elbo``, ``log_evidence`` and ``k_hat`` are NaN if the latent variables cannot be integrated
     out. ``pool`` holds weighted draws of theta that represent the posterior.
@@ -156,8 +161,22 @@ def infer(
         fitted, done = _fit(key, plan, divided, parts, ahead, progress, resume, keep)
     final = _for_evaluation(key, plan, divided, fitted, parts, done.q)
     correct = settings.importance and not plan.explicit
-    found = finish(key, final, parts, done, correct=correct, fitted=fitted)
+    chained = correct and _takes_chains(settings, final, parts, done)
+    found = finish(key, final, parts, done, correct=correct and not chained, fitted=fitted)
+    if chained and found.verdict.status is not Status.FAILED:
+        moved = moved_pool(jax.random.fold_in(key, 10**6 + 2), done.q, final, parts)
+        found = dataclasses.replace(
+            found, pool=moved._replace(log_evidence=found.pool.log_evidence)
+        )
     return _completed(key, _undivided(found, data))
+
+
+def _takes_chains(settings: Settings, model: LatentModel, data: Data, done: Run) -> bool:
+    """Return whether chains move the draws: those of small networks, unless a fit was cut short."""
+    whole = settings.steps is None and done.position is None
+    if not (whole and isinstance(model, Collapsed) and chains_are_affordable(model, data, done.q)):
+        return False
+    return is_used(model, data, done.q)
 
 
 def _divide(
@@ -316,14 +335,18 @@ def _completed(key: Key, found: Inference) -> Inference:
     if not isinstance(found.model, Collapsed):
         return found
     pool = found.pool
-    some = pool.resample(COMPLETED, _generator(key)) if len(pool.theta) > COMPLETED else pool.theta
+    some, member = pool.theta, pool.member
+    if len(some) > COMPLETED:
+        some = pool.resample(COMPLETED, _generator(key))
+        member = _member_of(found.run.q, some)
     keys = jax.random.split(jax.random.fold_in(key, 10**6 + 1), len(some))
     theta = np.asarray(completed(found.model, found.data, keys, jax.device_put(some)))
-    member = _member_of(found.run.q, some)
     typical = theta if member is None else theta[member == 0]
     sd = jax.device_put(np.maximum(typical.std(axis=0), 1e-300))
     q = Factor(rank=0).at(jax.device_put(typical.mean(axis=0)), sd)
-    whole = Pool.plain(theta)._replace(log_evidence=pool.log_evidence, member=member)
+    whole = Pool.plain(theta)._replace(
+        log_evidence=pool.log_evidence, member=member, chains=pool.chains
+    )
     return dataclasses.replace(found, model=found.model.model, q=q, pool=whole)
 
 

@@ -36,6 +36,7 @@ def verdict_sentence(posterior: MixedPosterior) -> str:
         inference.pool.corrected,
         inference.pool.effective,
         network=not posterior.model.trunk.linear,
+        chains=inference.pool.chains,
     )
     usable = inference.verdict.status is not Status.FAILED
     return " ".join([inference.verdict.sentence, *([beside] if beside and usable else [])])

@@ -64,6 +64,8 @@ class Pool(NamedTuple):
     """The estimate of log p(y) from the weights; NaN if none were computed."""
     member: Int[np.ndarray, " s"] | None = None
     """Which start of a network each draw comes from; None if there is only one."""
+    chains: int = 0
+    """How many Hamiltonian chains have moved the draws from q to the posterior; 0 if none did."""
 
     @staticmethod
     def plain(theta: np.ndarray) -> "Pool":

@@ -174,7 +174,9 @@ class Bounds(NamedTuple):
         return Bounds(*(float(np.max(x)) for x in (average, average - margin, average + margin)))
 
 
-def about_draws(k_hat: float, corrected: bool, effective: float, network: bool) -> str:
+def about_draws(
+    k_hat: float, corrected: bool, effective: float, network: bool, chains: int = 0
+) -> str:
     """Return the sentence that follows a verdict: what the draws are, and what a large k-hat means.
 
     The many modes of a network always give a large k-hat, so it is mentioned only for other models.
@@ -188,6 +190,8 @@ def about_draws(k_hat: float, corrected: bool, effective: float, network: bool) 
             f"k-hat is {k_hat:.2f}: the Gaussian alone misses part of the posterior, which does no "
             f"harm here, because draws are corrected by {weights}"
         )
+    if chains:
+        return f"Draws are moved towards the exact posterior by {chains} Hamiltonian chains."
     if network or not misses:
         return ""
     return (

@@ -175,7 +175,7 @@ UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     MixedModel: lambda fields: (
         {"effects_unit": None, "start": None, "num_facts": 0, "grid": None} | fields
     ),
-    Pool: lambda fields: {"member": None} | fields,
+    Pool: lambda fields: {"member": None, "chains": 0} | fields,
     Interval: lambda fields: {"bounds" if k == "ends" else k: v for k, v in fields.items()},
     SeveralFactors: lambda fields: {"grid": None} | fields,
     GeneralFactors: lambda fields: {"grid": None} | fields,
