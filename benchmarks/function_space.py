@@ -102,7 +102,8 @@ def lines(rows: list[dict]) -> list[str]:
             found = row[which]
             said.append(
                 f"| {row['problem']}, {row['hidden']} | {which} "
-                f"| {found['mean within .2 sd']:.2f} | {found['error of a mean 50, 95, 100 %'][2]:.2f} | "
+                f"| {found['mean within .2 sd']:.2f} "
+                f"| {found['error of a mean 50, 95, 100 %'][2]:.2f} | "
                 f"{found['sd ratio in [.8, 1.25]']:.2f} | {found['rhat of f 50, 95 %'][1]:.3f} |"
             )
     return said
