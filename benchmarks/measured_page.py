@@ -8,11 +8,10 @@ The sentences are in ``measured.md``; every number in them is computed here from
 
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks import response_page
-from benchmarks.report import number, number_range
+from benchmarks import network_page, response_page
+from benchmarks.report import number, number_range, span
 from nghvi.paper.studies.exhibits import markdown
 from nghvi.storage.file import replaced
 
@@ -25,12 +24,6 @@ Row = dict[str, Any]
 def read(name: str) -> Row:
     """A recorded run: the newest file whose name fits the pattern."""
     return json.loads(max(RESULTS.glob(f"{name}.json")).read_text())
-
-
-def span(values: Iterable[float], form: str = ".3f", joint: str = " to ") -> str:
-    """The smallest and the largest."""
-    held = list(values)
-    return f"{min(held):{form}}{joint}{max(held):{form}}"
 
 
 def when(about: Row) -> str:
@@ -184,61 +177,8 @@ EXAMPLES_1 = {
 
 
 def networks() -> Row:
-    """The default recipe compared with the published rule on Example 2(a), in pairs."""
-    held = read("paper_networks")
-    rows = held["rows"]
-    of = {(row["example"], row["method"], row["seed"]): row for row in rows}
-    pairs = [
-        (key, row, of[key[0], "ng-hvi", key[2]])
-        for key, row in of.items()
-        if key[:2] in (("ex2a", "auto"), ("fresh", "auto"))
-    ]
-    head = ("data", "ELBO", "ELBO, published", "test R2", "R2, published", "log score")
-    lines = [
-        [
-            f"stored, seed {key[2]}" if key[0] == "ex2a" else f"fresh {key[2]}",
-            f"{ours['elbo']:.0f}",
-            f"{theirs['elbo']:.0f}",
-            f"{ours['r2']:.4f}",
-            f"{theirs['r2']:.4f}",
-            f"{ours['log_score']:.4f}",
-            f"{theirs['log_score']:.4f}",
-        ]
-        for key, ours, theirs in pairs
-    ]
-    gains = [ours["r2"] - theirs["r2"] for _, ours, theirs in pairs]
-    stored = [(ours["r2"], theirs["r2"]) for key, ours, theirs in pairs if key[0] == "ex2a"]
-    large = next(row for row in rows if row["example"] == "ex2b")
-    binary = [row for row in rows if row["example"] == "ex3"]
-    return dict(
-        when=when(held["about"]),
-        table=markdown((*head, "log score, published"), lines),
-        ahead=sum(gain > 0 for gain in gains),
-        pairs=len(pairs),
-        gains=span(gains, "+.4f"),
-        seeds=span((ours for ours, _ in stored), ".4f"),
-        seeds_published=span((theirs for _, theirs in stored), ".4f"),
-        settled=_opening([ours for _, ours, _ in pairs], "Settled"),
-        published=_opening([theirs for *_, theirs in pairs], "Not converged"),
-        coverage=span(ours["coverage"] for _, ours, _ in pairs),
-        seconds=span((ours["seconds"] for _, ours, _ in pairs), ".1f"),
-        seconds_published=span((theirs["seconds"] for *_, theirs in pairs), ".1f"),
-        large_r2=f"{large['r2']:.3f}",
-        large_score=f"{large['log_score']:.3f}",
-        large_coverage=f"{large['coverage']:.3f}",
-        large_seconds=f"{large['seconds']:.0f}",
-        large_verdict=large["verdict"].split(";")[0],
-        pce=span((row["pce"] for row in binary), ".4f"),
-        f1=span((row["f1"] for row in binary), ".4f"),
-        binary_seeds=len(binary),
-        binary_seconds=span((row["seconds"] for row in binary), ".0f"),
-        binary_settled=_opening(binary, "Settled"),
-    )
-
-
-def _opening(rows: Sequence[Row], word: str) -> str:
-    """How many verdicts begin with a word."""
-    return f"{sum(row['verdict'].startswith(word) for row in rows)} of {len(rows)}"
+    """The default recipe compared with the published rule on the paper's networks."""
+    return network_page.networks(read("paper_networks")["rows"], when)
 
 
 def steps() -> Row:
@@ -381,6 +321,16 @@ def responses() -> Row:
     )
 
 
+def grouped_tables() -> Row:
+    """Networks on grouped tables, beside NUTS and with other seeds."""
+    held = read("function_space")
+    tables = [json.loads(line) for line in (RESULTS / "tables.jsonl").read_text().splitlines()]
+    found = network_page.grouped(tables)
+    return found | dict(
+        nuts=network_page.beside_nuts(held["nuts"]), seeds=network_page.seeds(held["seeds"])
+    )
+
+
 def strange_input() -> Row:
     """The outcome of fuzzing."""
     held = read("fuzz")
@@ -426,6 +376,7 @@ SECTIONS = (
     peers,
     predictions,
     networks,
+    grouped_tables,
     rules,
     steps,
     factors,

@@ -130,8 +130,8 @@ def main() -> int:
     old = json.loads(results.read_text())["rows"] if results.exists() else []
     rows = [row for row in old if row["example"] not in chosen.parts]
     for part in chosen.parts:
-        rows += run(part)
-        results.write_text(json.dumps({"about": about(), "rows": rows}, indent=1) + "\n")
+        rows += [row | {"about": about()} for row in run(part)]
+        results.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     return 0
 
 

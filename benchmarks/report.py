@@ -1,6 +1,6 @@
 """Rows to tables. Only reads what the run has recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from benchmarks.methods import METHODS
 
@@ -77,3 +77,9 @@ def number(value: float | None, form: str) -> str:
 
 def number_range(values: list[float] | None) -> str:
     return "-" if values is None else f"{values[0]:.2f} .. {values[1]:.2f}"
+
+
+def span(values: Iterable[float], form: str = ".3f", joint: str = " to ") -> str:
+    """The smallest and the largest."""
+    held = list(values)
+    return f"{min(held):{form}}{joint}{max(held):{form}}"
