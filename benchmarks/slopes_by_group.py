@@ -100,7 +100,7 @@ def lines(rows: list[dict]) -> list[str]:
             cells = [kind, rule, "" if least is None else f"{sum(taken)} of {len(own)}"]
             for which in ("known", "new"):
                 gains = [
-                    row[which]["weighted"] if least is None else take * row[which]["slopes"]
+                    row[which]["weighted"] if least is None else take * row[which]["slopes"] + 0.0
                     for row, take in zip(own, taken, strict=True)
                 ]
                 cells.append(f"{np.mean(gains):+.3f} ({min(gains):+.3f})" if own else "")

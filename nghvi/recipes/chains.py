@@ -28,7 +28,7 @@ from nghvi._typing import Data, Key
 from nghvi.families import Mixture
 from nghvi.recipes.importance import Pool
 
-CHAINS, TRANSITIONS, LEFT_OUT = 64, 40, 16
+CHAINS, TRANSITIONS, LEFT_OUT = 40, 40, 16
 """Number of chains, of transitions of each, and of the first ones, whose draws are left out."""
 AT_ONCE = 8
 """Number of transitions per call of the program: Ctrl-C is heard between calls."""
@@ -39,9 +39,9 @@ ACCEPTED, ADAPTATION, JITTER = 0.8, 0.3, 0.3
 steps of single chains differ from e."""
 FIRST_STEP = 0.2
 """The first e: sds of q are those given the other coordinates, which bound stable steps."""
-LARGEST_DIMENSION, LARGEST_EVALUATION = 100, 10_000
-"""Numbers of parameters, and numbers touched by one evaluation, beyond which chains would take
-longer than the fit."""
+LARGEST_DIMENSION, LARGEST_EVALUATION = 100, 5_000
+"""Numbers of parameters, and numbers touched by one evaluation, beyond which chains would take many
+times as long as the fit."""
 
 
 class Chains(NamedTuple):

@@ -1,6 +1,6 @@
 """Chains move draws to where the posterior is, and only there.
 
-False alarms: the 1,536 draws of 64 chains are worth some 400 independent ones or more; the
+False alarms: the 960 draws of 40 chains are worth some 400 independent ones or more; the
 tolerances are four of their standard errors, so that a test fails by chance in one of 10,000 seeds.
 """
 
@@ -92,8 +92,8 @@ def test_draws_remember_the_start_that_their_chain_came_from():
 
 
 def test_the_sentence_of_a_verdict_names_the_chains():
-    said = about_draws(2.0, False, 100.0, network=True, chains=64)
-    assert said == "Draws are moved towards the exact posterior by 64 Hamiltonian chains."
+    said = about_draws(2.0, False, 100.0, network=True, chains=40)
+    assert said == "Draws are moved towards the exact posterior by 40 Hamiltonian chains."
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def products():
 def test_two_seeds_give_one_answer(products):
     table, _, fits = products
     assert all(fit.posterior_.inference.pool.chains == CHAINS for fit in fits)
-    assert all("64 Hamiltonian chains" in fit.verdict_ for fit in fits)
+    assert all("40 Hamiltonian chains" in fit.verdict_ for fit in fits)
     means = [fit.predict(table, draws=1000) for fit in fits]
     lower, upper = fits[0].predict_interval(table, level=0.9, draws=1000)
     assert np.abs(means[0] - means[1]).mean() < 0.1 * np.mean(upper - lower) / 2 / norm.ppf(0.95)
