@@ -26,8 +26,8 @@ from nghvi.paper.studies.facts import about
 OUT = pathlib.Path(__file__).parent / "results/fewer_rows.jsonl"
 SIZES = ((6, 48, 2), (8, 80, 2), (6, 150, 2), (20, 300, 4))
 """Groups, rows and inputs; with four inputs the last is constant within groups."""
-NOISES, SPREAD, NEW, HELD_OUT = (0.3, 0.8), 0.5, 40, 20
-"""Noise sds, sd of intercepts, new groups, and held-out rows per group."""
+NOISES, SPREAD, NEW, HELD_OUT, DRAWS = (0.3, 0.8), 0.5, 40, 20, 2000
+"""Noise sds, sd of intercepts, new groups, held-out rows per group, and draws of a log score."""
 CURVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sin(2a)": lambda x: np.sin(2 * x[:, 0]),
     "product": lambda x: x[:, 0] * x[:, 1],
@@ -65,7 +65,9 @@ def table(
 def scores(model: Any, parts: dict[str, pd.DataFrame]) -> dict[str, float]:
     """Mean log density of held-out rows."""
     return {
-        which: model.log_score(parts[which].drop(columns="y"), parts[which]["y"].to_numpy())
+        which: model.log_score(
+            parts[which].drop(columns="y"), parts[which]["y"].to_numpy(), draws=DRAWS
+        )
         for which in ("known", "new")
     }
 
@@ -76,7 +78,7 @@ def fit(curve: str, groups: int, rows: int, inputs: int, noise: float, seed: int
     train = parts["train"].drop(columns="y"), parts["train"]["y"].to_numpy()
     with warnings.catch_warnings():  # groups that are new on purpose
         warnings.simplefilter("ignore")
-        linear = nghvi.MixedRegressor("group").fit(*train)
+        linear = nghvi.MixedRegressor("group", random_state=seed).fit(*train)
         begun = time.process_time()
         model = nghvi.MixedRegressor("group", hidden=(32, 16), random_state=seed).fit(*train)
         row: dict[str, Any] = dict(zip(KNOWN, (curve, groups, rows, noise, seed), strict=True))

@@ -91,7 +91,7 @@ def seeds(name: str, split: int, data: pathlib.Path | None) -> dict | None:
 
 
 def lines(rows: list[dict]) -> list[str]:
-    """The table of decision 29: NUTS compared with the default fit."""
+    """The table of decision 30: NUTS compared with the default fit."""
     said = [
         "| truth, units | groups | means within .2 sd | largest error | sds within [.8, 1.25] "
         "| R-hat |",

@@ -109,7 +109,7 @@ def lines(rows: list[dict]) -> list[str]:
 
 
 def main() -> int:
-    """Compare what is missing, and print the table of decision 30."""
+    """Compare what is missing, and print the table of decision 31."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=pathlib.Path)
     chosen = parser.parse_args()

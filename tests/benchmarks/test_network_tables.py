@@ -1,11 +1,11 @@
-"""The tables of decisions 16 and 25 are those that the recorded rows make."""
+"""The tables of decisions 16, 25, 30 and 31 are those that the recorded rows make."""
 
 import json
 import pathlib
 
 import pytest
 
-from benchmarks import few_groups, fewer_rows, function_space
+from benchmarks import few_groups, fewer_rows, function_space, slopes_by_group
 
 DECISIONS = pathlib.Path(__file__).parents[2] / "docs/decisions"
 
@@ -14,7 +14,8 @@ DECISIONS = pathlib.Path(__file__).parents[2] / "docs/decisions"
     ("module", "page"),
     [
         (few_groups, "0016-networks-beside-their-inputs.md"),
-        (function_space, "0016-networks-beside-their-inputs.md"),
+        (function_space, "0030-chains-from-the-draws-of-small-networks.md"),
+        (slopes_by_group, "0031-slopes-by-evidence.md"),
         (fewer_rows, "0025-coefficients-integrated-out.md"),
     ],
 )
