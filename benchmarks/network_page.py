@@ -33,21 +33,23 @@ def grouped(rows: Sequence[Row]) -> dict[str, Any]:
             cells += [" / ".join(f"{value:.2f}" for value in r2)]
         lines.append(cells)
     gained = ("log score gained, known groups", "R2", "log score gained, new groups", "R2")
-    found = {"table": markdown(("table", "rows, groups", "network kept", *gained), lines)}
+    found: dict[str, Any] = {
+        "table": markdown(("table", "rows, groups", "network kept", *gained), lines)
+    }
     for other in ("linear", "lightgbm"):
-        pairs = [
+        gains_of = [
             difference(row[part], of[table, split, other][part])
             for (table, split, model), row in of.items()
             if model == "deep" and (table, split, other) in of
             for part in PARTS
         ]
-        worse = [gain for gain, error in pairs if gain < -error - LEVEL]
+        worse = [gain for gain, error in gains_of if gain < -error - LEVEL]
         found |= {
-            f"{other}_pairs": len(pairs),
-            f"{other}_ahead": sum(gain > LEVEL for gain, _ in pairs),
-            f"{other}_level": sum(abs(gain) <= LEVEL for gain, _ in pairs),
+            f"{other}_pairs": len(gains_of),
+            f"{other}_ahead": sum(gain > LEVEL for gain, _ in gains_of),
+            f"{other}_level": sum(abs(gain) <= LEVEL for gain, _ in gains_of),
             f"{other}_worse": len(worse),
-            f"{other}_worst": f"{min(gain for gain, _ in pairs):+.3f}",
+            f"{other}_worst": f"{min(gain for gain, _ in gains_of):+.3f}",
         }
     return found
 

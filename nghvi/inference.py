@@ -33,9 +33,7 @@ from nghvi.data.working_copy import StreamedRows
 from nghvi.families import Factor, Full, Mixture
 from nghvi.models.collapsed import Collapsed, completed
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
-from nghvi.recipes.chains import are_affordable as chains_are_affordable
-from nghvi.recipes.chains import moved_pool
-from nghvi.recipes.deep import is_used
+from nghvi.recipes.chains import chains_suit, moved_pool
 from nghvi.recipes.importance import LARGEST_DIMENSION, Pool, importance_pool, pareto_shape
 from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, collapsed_if_possible, integrals_are_costly
 from nghvi.recipes.refinement import refinements_needed
@@ -161,22 +159,14 @@ def infer(
         fitted, done = _fit(key, plan, divided, parts, ahead, progress, resume, keep)
     final = _for_evaluation(key, plan, divided, fitted, parts, done.q)
     correct = settings.importance and not plan.explicit
-    chained = correct and _takes_chains(settings, final, parts, done)
+    chained = correct and done.position is None and chains_suit(settings, final, parts, done.q)
     found = finish(key, final, parts, done, correct=correct and not chained, fitted=fitted)
     if chained and found.verdict.status is not Status.FAILED:
-        moved = moved_pool(jax.random.fold_in(key, 10**6 + 2), done.q, final, parts)
-        found = dataclasses.replace(
-            found, pool=moved._replace(log_evidence=found.pool.log_evidence)
-        )
+        key_chains, whole = jax.random.fold_in(key, 10**6 + 2), cast(MarginalModel, final)
+        moved = moved_pool(key_chains, done.q, whole, parts)
+        moved = moved._replace(log_evidence=found.pool.log_evidence)
+        found = dataclasses.replace(found, pool=moved)
     return _completed(key, _undivided(found, data))
-
-
-def _takes_chains(settings: Settings, model: LatentModel, data: Data, done: Run) -> bool:
-    """Return whether chains move the draws: those of small networks, unless a fit was cut short."""
-    whole = settings.steps is None and done.position is None
-    if not (whole and isinstance(model, Collapsed) and chains_are_affordable(model, data, done.q)):
-        return False
-    return is_used(model, data, done.q)
 
 
 def _divide(

@@ -92,8 +92,8 @@ class MixedRegressor(MixedEstimator):
         Whether to "integrate" or "sample" the effects; "auto", the default, integrates where that
         is accurate and cheap.
     importance
-        Whether to correct the draws of small models by importance weights if these are reliable
-        (default True).
+        Whether to correct the draws of small models by importance weights if these are reliable,
+        and those of small networks by Hamiltonian chains (default True).
     batch_groups
         Number of groups per step for a network or a response that is not Gaussian; "auto" chooses
         it by the number of rows, and None, the default, uses all groups. Gradients stay unbiased.

@@ -21,12 +21,15 @@ from jaxtyping import Array, Float, Int
 
 from nghvi._core.draws import flat_normal
 from nghvi._core.evaluate import evaluation_size
-from nghvi._core.model import MarginalModel, unraveller
+from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key
 from nghvi.families import Mixture
+from nghvi.models.collapsed import Collapsed
+from nghvi.recipes.deep import is_used
 from nghvi.recipes.importance import Pool
+from nghvi.recipes.settings import Settings
 
 CHAINS, TRANSITIONS, LEFT_OUT = 40, 40, 16
 """Number of chains, of transitions of each, and of the first ones, whose draws are left out."""
@@ -51,9 +54,15 @@ class Chains(NamedTuple):
     log_step: Float[Array, ""]
 
 
-def are_affordable(model: MarginalModel, data: Data, q: Variational) -> bool:
-    """Return whether chains take seconds at most."""
-    return q.dim <= LARGEST_DIMENSION and evaluation_size(model, data) <= LARGEST_EVALUATION
+def chains_suit(settings: Settings, model: LatentModel, data: Data, q: Variational) -> bool:
+    """Return whether chains should move the draws: those of small networks that are in use.
+
+    A fit of so many steps as were asked for is left as it is.
+    """
+    if settings.steps is not None or not isinstance(model, Collapsed):
+        return False
+    small = q.dim <= LARGEST_DIMENSION and evaluation_size(model, data) <= LARGEST_EVALUATION
+    return small and is_used(model, data, q)
 
 
 def moved_pool(key: Key, q: Variational, model: MarginalModel, data: Data) -> Pool:

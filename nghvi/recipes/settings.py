@@ -49,7 +49,8 @@ class Settings:
         ``"integrate"`` or ``"sample"`` the latent variables; ``"auto"`` integrates where that is
         exact and cheap.
     importance
-        Whether draws may be corrected by importance weights; False keeps those of the family.
+        Whether draws may be corrected by importance weights, or those of small networks by
+        Hamiltonian chains; False keeps those of the family.
     batch_groups
         Number of groups of ``Rows`` that a step sees, roughly; they are weighted so that gradients
         are unbiased, and the recipe is the one for networks. ``StreamedRows`` are always read like
