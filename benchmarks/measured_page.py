@@ -327,7 +327,10 @@ def grouped_tables() -> Row:
     tables = [json.loads(line) for line in (RESULTS / "tables.jsonl").read_text().splitlines()]
     found = network_page.grouped(tables)
     return found | dict(
-        nuts=network_page.beside_nuts(held["nuts"]), seeds=network_page.seeds(held["seeds"])
+        nuts=network_page.beside_nuts(held["nuts"]),
+        nuts_when=when(held["nuts"][0]["about"]),
+        seeds=network_page.seeds(held["seeds"]),
+        seeds_when=when(held["seeds"][0]["about"]),
     )
 
 

@@ -1,6 +1,6 @@
 """The tables about networks on the page of measurements, from the rows of three benchmarks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ def grouped(rows: Sequence[Row]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "table": markdown(("table", "rows, groups", "network kept", *gained), lines)
     }
+    commits = dict.fromkeys(row["about"]["commit"][:7] for row in rows if row["model"] == "deep")
+    found["commits"] = ", ".join(commits)
     for other in ("linear", "lightgbm"):
         gains_of = [
             difference(row[part], of[table, split, other][part])
@@ -91,33 +93,11 @@ def seeds(rows: Sequence[Row]) -> str:
     return markdown(("table (split)", *head), lines)
 
 
-def by_default(rows: Iterable[Row]) -> str:
-    """Fits of the paper's networks by default settings."""
-    lines = [
-        [
-            "2(a), [5, 5]"
-            if len(row["hidden"]) == 2 and row["hidden"][0] == 5
-            else "2(b), [32, 16]",
-            str(row["seed"]),
-            f"{row['elbo']:.0f}",
-            f"{row['r2']:.4f}",
-            f"{row['log_score']:.4f}",
-            f"{row['coverage']:.3f}",
-            f"{row['cpu seconds']:.0f}",
-            row["verdict"].split(":")[0],
-        ]
-        for row in rows
-    ]
-    head = ("example, network", "seed", "ELBO", "test R2", "log score", "coverage", "CPU s")
-    return markdown((*head, "verdict"), lines)
-
-
 def networks(rows: Sequence[Row], when: Callable[[Row], str]) -> Row:
     """The default recipe compared with the published rule on Example 2(a), in pairs.
 
     ``when`` writes the date of a run.
     """
-    default = [row for row in rows if row["example"] == "default"]
     of = {(row["example"], row["method"], row["seed"]): row for row in rows}
     pairs = [
         (key, row, of[key[0], "ng-hvi", key[2]])
@@ -144,8 +124,6 @@ def networks(rows: Sequence[Row], when: Callable[[Row], str]) -> Row:
     return dict(
         when=when(rows[0]["about"]),
         table=markdown((*head, "log score, published"), lines),
-        default_when=when(default[0]["about"]),
-        default=by_default(default),
         ahead=sum(gain > 0 for gain in gains),
         pairs=len(pairs),
         gains=span(gains, "+.4f"),
