@@ -6,7 +6,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from nghvi._core.batches import Batches
@@ -30,7 +30,8 @@ from nghvi._programs import Ahead, forget_programs_if_many, program
 from nghvi._typing import Data, Key, Params
 from nghvi.data import LinearStatistics
 from nghvi.data.working_copy import StreamedRows
-from nghvi.families import Factor, Full, Mixture
+from nghvi.families import Factor, Full
+from nghvi.families.mixture import members_of
 from nghvi.models.collapsed import Collapsed, completed
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
 from nghvi.recipes.chains import chains_suit, moved_pool
@@ -162,9 +163,8 @@ def infer(
     chained = correct and done.position is None and chains_suit(settings, final, parts, done.q)
     found = finish(key, final, parts, done, correct=correct and not chained, fitted=fitted)
     if chained and found.verdict.status is not Status.FAILED:
-        key_chains, whole = jax.random.fold_in(key, 10**6 + 2), cast(MarginalModel, final)
-        moved = moved_pool(key_chains, done.q, whole, parts)
-        moved = moved._replace(log_evidence=found.pool.log_evidence)
+        given = jax.random.fold_in(key, 10**6 + 2), done.q, cast(MarginalModel, final), parts
+        moved = moved_pool(*given, found.pool.log_evidence)
         found = dataclasses.replace(found, pool=moved)
     return _completed(key, _undivided(found, data))
 
@@ -328,26 +328,15 @@ def _completed(key: Key, found: Inference) -> Inference:
     some, member = pool.theta, pool.member
     if len(some) > COMPLETED:
         some = pool.resample(COMPLETED, _generator(key))
-        member = _member_of(found.run.q, some)
+        member = members_of(found.run.q, some)
     keys = jax.random.split(jax.random.fold_in(key, 10**6 + 1), len(some))
     theta = np.asarray(completed(found.model, found.data, keys, jax.device_put(some)))
     typical = theta if member is None else theta[member == 0]
     sd = jax.device_put(np.maximum(typical.std(axis=0), 1e-300))
     q = Factor(rank=0).at(jax.device_put(typical.mean(axis=0)), sd)
-    whole = Pool.plain(theta)._replace(
-        log_evidence=pool.log_evidence, member=member, chains=pool.chains
-    )
+    whole = Pool.plain(theta)._replace(member=member, chains=pool.chains)
+    whole = whole._replace(log_evidence=pool.log_evidence)
     return dataclasses.replace(found, model=found.model.model, q=q, pool=whole)
-
-
-def _member_of(q: Variational, theta: np.ndarray) -> np.ndarray | None:
-    """Return which member of a mixture each draw comes from; None if q is none."""
-    return np.asarray(_members(q, jax.device_put(theta))) if isinstance(q, Mixture) else None
-
-
-@program
-def _members(q: Mixture, theta: Float[Array, "s m"]) -> Int[Array, " s"]:
-    return q.member_of(theta)
 
 
 def _affordably_refined(model: MarginalModel) -> MarginalModel:
@@ -447,11 +436,9 @@ def _afresh(key: Key, model: MarginalModel, data: Data, theta: Array) -> tuple[A
 
 def _pool(key: Key, q: Variational) -> Pool:
     """Return uncorrected draws of q."""
-    if q.noise_dim > LARGEST_FULL:  # nobody reads so many sds one by one
-        pool = Pool.plain(draw(key, q, 4000)[0])
-    else:
-        pool = Pool.spread(q, _generator(key))
-    return pool._replace(member=_member_of(q, pool.theta))
+    many = q.noise_dim > LARGEST_FULL  # nobody reads so many sds one by one
+    pool = Pool.plain(draw(key, q, 4000)[0]) if many else Pool.spread(q, _generator(key))
+    return pool._replace(member=members_of(q, pool.theta))
 
 
 def _generator(key: Key) -> np.random.Generator:

@@ -12,10 +12,12 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import logsumexp, ndtr
 from jaxtyping import Array, Float, Int
 
 from nghvi._core.variational import Variational
+from nghvi._programs import program
 from nghvi._typing import Scalar
 
 
@@ -71,3 +73,13 @@ class Mixture(Variational):
         away = [member.centre - self._mean() for member in self.members]
         each = [m.covariance() + jnp.outer(d, d) for m, d in zip(self.members, away, strict=True)]
         return jnp.mean(jnp.stack(each), axis=0)
+
+
+def members_of(q: Variational, theta: np.ndarray) -> np.ndarray | None:
+    """Return which member of a mixture each draw comes from; None if q is none."""
+    return np.asarray(_members(q, jax.device_put(theta))) if isinstance(q, Mixture) else None
+
+
+@program
+def _members(q: Mixture, theta: Float[Array, "s m"]) -> Int[Array, " s"]:
+    return q.member_of(theta)

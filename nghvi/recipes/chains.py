@@ -65,10 +65,13 @@ def chains_suit(settings: Settings, model: LatentModel, data: Data, q: Variation
     return small and is_used(model, data, q)
 
 
-def moved_pool(key: Key, q: Variational, model: MarginalModel, data: Data) -> Pool:
+def moved_pool(
+    key: Key, q: Variational, model: MarginalModel, data: Data, log_evidence: float = np.nan
+) -> Pool:
     """Return draws that chains from draws of q have reached.
 
-    ``member`` of the pool tells from which member of a mixture the chain of a draw came.
+    ``member`` of the pool tells from which member of a mixture the chain of a draw came;
+    ``log_evidence`` is what draws of q say.
     """
     chains, unit, member = _begun(jax.random.fold_in(key, 0), q)
     reached = []
@@ -79,7 +82,7 @@ def moved_pool(key: Key, q: Variational, model: MarginalModel, data: Data) -> Po
         )
         reached.append(np.asarray(theta))
     draws = np.concatenate(reached)[LEFT_OUT:]
-    pool = Pool.plain(draws.reshape(-1, q.dim))._replace(chains=CHAINS)
+    pool = Pool.plain(draws.reshape(-1, q.dim))._replace(chains=CHAINS, log_evidence=log_evidence)
     if not isinstance(q, Mixture):
         return pool
     return pool._replace(member=np.tile(np.asarray(member), len(draws)))
