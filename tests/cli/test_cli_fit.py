@@ -142,6 +142,25 @@ def test_an_existing_run_is_kept_unless_forced(whole, place, capsys):
     assert (whole[1] / "model.nghvi").read_bytes() == model
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--target", "n", "--group", "g", "--exposure", "t"], "exposure='t' holds 0 in line 3"),
+        (["--target", "n", "--group", "g", "--exposure", "0"], "exposure=0.0 holds 0 in line 2"),
+        (["--formula", "n ~ x + exposure(t) + (1 | g)"], "log(t) is not finite in 1 row (line 3)"),
+    ],
+)
+def test_an_exposure_of_zero_is_refused_by_line(asked, said, tmp_path, capsys):
+    rows = pd.DataFrame({"g": list("aabbc"), "x": range(5), "n": [2, 0, 1, 4, 2], "t": 1.5})
+    rows.loc[1, "t"] = 0
+    rows.to_csv(tmp_path / "counts.csv", index=False)
+    arguments = ["fit", str(tmp_path / "counts.csv"), *asked, "--response", "poisson"]
+    assert main([*arguments, *out(tmp_path / "run")]) == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert "leave out rows without exposure" in message
+
+
 def test_ctrl_c_before_the_fit_is_exit_code_130(place, monkeypatch, capsys):
     def interrupted(*arguments):
         raise KeyboardInterrupt
