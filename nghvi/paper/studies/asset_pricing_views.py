@@ -209,7 +209,7 @@ def lek_profiles(row: Row, folder: pathlib.Path, name: str) -> None:
     """Expected return along each factor, one row of panels per reference month; 90 % bands."""
     months = list(dict.fromkeys(entry["volatility"] for entry in row["lek"]))
     factors = list(dict.fromkeys(entry["factor"] for entry in row["lek"]))
-    size = (2.7 * len(factors) + 3.6, 2.4 * len(months) + 0.6)
+    size = (2.7 * len(factors), 2.4 * len(months) + 1.4)
     figure, axes = plt.subplots(
         len(months), len(factors), figsize=size, sharex="col", layout="constrained"
     )
@@ -237,7 +237,7 @@ def premia(row: Row, folder: pathlib.Path, name: str) -> None:
     """Coefficients of all industries in order of size with 90 % intervals; the largest named."""
     found, largest = row["premia"], list(row["panel"]["largest"])
     terms = [term for term in found if term != "groups"]
-    size = (2.5 * len(terms) + 3.4, 5.6)
+    size = (2.5 * len(terms), 6.4)
     figure, axes = plt.subplots(1, len(terms), figsize=size, layout="constrained")
     for axis, term in zip(axes, terms, strict=True):
         table = pd.DataFrame(found[term], index=found["groups"]).sort_values("mean")
@@ -296,7 +296,7 @@ def _finish(figure: Figure, row: Row, groups: list[str], what: str) -> None:
     """Names of the coloured groups, and what is shown."""
     pairs = zip(groups, COLOURS, strict=False)
     handles = [Line2D([], [], color=c, lw=2.5, label=_industry(g)) for g, c in pairs]
-    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     title = f"{row['model']}, {row['factors']}: {what} ({_source(row)})"
     figure.suptitle(title, fontsize=11)
 
