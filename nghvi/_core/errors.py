@@ -8,6 +8,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
+
 PACKAGE = str(pathlib.Path(__file__).parent.parent)
 """The folder of this package, whose frames :func:`warn` skips."""
 
@@ -52,6 +54,17 @@ def naming_rows(place_of: PlaceOf) -> Iterator[None]:
         yield
     finally:
         _place_of.reset(token)
+
+
+def naming_kept(kept: np.ndarray | None) -> contextlib.AbstractContextManager[None]:
+    """Errors inside name rows as they were before some were left out.
+
+    ``kept`` are the positions, among all rows, of those that are left; None if all are.
+    """
+    if kept is None:
+        return contextlib.nullcontext()
+    name = _place_of.get() or "row {}".format
+    return naming_rows(lambda row: name(int(kept[row])))
 
 
 def row_name(row: int) -> str:

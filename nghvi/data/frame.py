@@ -106,7 +106,7 @@ def read_columns(
     for name in names:
         if name not in frame.columns:
             raise DataError(
-                f"there is no column {name!r} in the data. {suggest(name, frame.columns)}"
+                f"there is no column {name!r} in the data. {_found(name, data, frame.columns)}"
             )
         known = far.get(name)
         held = _as_held(frame.get_column(name)) if known is None else finite_bounds(known)
@@ -266,6 +266,8 @@ def _as_frame(data: Any) -> nw.DataFrame | None:
     except nw.exceptions.DuplicateError:
         _check_distinct(getattr(data, "column_names", data.columns))
         raise
+    if type(data).__name__ == "LazyFrame":
+        raise DataError("the data are a LazyFrame, which holds no rows yet; pass data.collect().")
     return native if isinstance(native, nw.DataFrame) else None
 
 
@@ -274,7 +276,8 @@ def _read_frame(frame: nw.DataFrame, group: Group, chosen: Iterable[str] | None)
     if frame.shape[0] == 0:
         raise DataError("the data frame has no rows.")
     _check_distinct(columns)
-    groups = [_column(columns, label) for label in columns_of(group)]
+    native = frame.to_native()
+    groups = [_column(columns, label, native) for label in columns_of(group)]
     known = None if chosen is None else set(chosen)
     inputs = [c for c in columns if c not in groups and (known is None or str(c) in known)]
     cells = {str(c): _input(frame.get_column(c), str(c)) for c in inputs}
@@ -283,13 +286,14 @@ def _read_frame(frame: nw.DataFrame, group: Group, chosen: Iterable[str] | None)
     return Cells(cells, _labels_of(labels), True, frame.shape[0], others)
 
 
-def _column(columns: list[str], label: Any) -> str:
+def _column(columns: list[str], label: Any, data: Any) -> str:
     """Return the name of the group column, given by name or position."""
     by_place = isinstance(label, int) and label not in columns
     found = columns[label] if by_place and -len(columns) <= label < len(columns) else label
     if found not in columns:
-        shown = ", ".join(map(repr, columns[:10]))
-        raise DataError(f"group column {label!r} is not in the data; its columns are {shown}.")
+        raise DataError(
+            f"group column {label!r} is not in the data. {_found(str(label), data, columns)}"
+        )
     return found
 
 
@@ -337,6 +341,13 @@ def _as_held(series: nw.Series) -> Any:
     if isinstance(series.dtype, nw.Enum):
         return pd.Categorical(series.to_list(), series.dtype.categories).remove_unused_categories()
     return series.to_numpy()
+
+
+def _found(name: str, data: Any, columns: Iterable[str]) -> str:
+    """Return a sentence on where a column that is missing may be found."""
+    if name in getattr(getattr(data, "index", None), "names", ()):
+        return f"{name!r} is a level of the index; make it a column with data.reset_index()."
+    return suggest(name, columns)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -413,15 +424,19 @@ def check_sizes(largest: np.ndarray, names: Sequence[str]) -> None:
 
 
 def check_finite(matrix: np.ndarray, names: Sequence[str]) -> None:
-    """Raise an error that names the columns with missing or infinite values."""
+    """Raise an error that names the columns with missing or infinite values.
+
+    A column such as ``log(x)`` may have them although its own columns are complete.
+    """
     bad = ~np.isfinite(matrix)
     if bad.any():
         worst = [
-            f"{name!r} ({count(column)})"
+            f"{name!r} ({count(column)}, {places(column)})"
             for name, column in zip(names, bad.T, strict=True)
             if column.any()
         ]
         raise DataError(
-            f"missing or infinite values (NaN or inf) in column {', '.join(worst)}; drop the rows "
-            "or impute the values, for example with scikit-learn's SimpleImputer."
+            f"missing or infinite values (NaN or inf) in column {', '.join(worst)}; fill the cells "
+            "in, leave the rows out, or use a transform that is defined there (log and sqrt need "
+            "numbers above 0)."
         )

@@ -20,6 +20,24 @@ OF_GROUPS = ("effects_gram", "effects_design", "effects_cross")
 """Fields that are sums over the rows of each group, with the groups as last axis."""
 MOST_FILLED = 4096
 """The most groups up to which padding is cheaper than compiling another program."""
+LEAST_TOLD = 1e-3
+"""The least singular value, relative to the largest, of what a least squares fit determines."""
+
+
+def least_squares(
+    x: Float[np.ndarray, "n q"], y: Float[np.ndarray, " n"], squared: bool = False
+) -> Float[np.ndarray, " q"]:
+    """Return coefficients of a least squares fit, small where columns are nearly the same.
+
+    Fits start here, so it must not be far from where a prior lets the coefficients be: directions
+    that the data hardly determine are left at zero. ``squared``: x and y are x'x and x'y. Columns
+    are compared in units of their own size, which are powers of two because these round nothing.
+    """
+    size = np.sqrt(np.diagonal(x) if squared else np.mean(x**2, axis=0))
+    unit = 2.0 ** np.round(np.log2(np.where(size > 0, size, 1.0)))
+    if squared:
+        return np.linalg.lstsq(x / unit / unit[:, None], y / unit, rcond=LEAST_TOLD**2)[0] / unit
+    return np.linalg.lstsq(x / unit, y, rcond=LEAST_TOLD)[0] / unit
 
 
 class LinearStatistics(Grouped):
@@ -57,7 +75,7 @@ class LinearStatistics(Grouped):
         if centre is None:
             root, free = np.sqrt(weight), x.shape[1] - len(known)
             rest = y - x[:, free:] @ np.array(known)
-            fitted = np.linalg.lstsq(x[:, :free] * root[:, None], rest * root, rcond=None)[0]
+            fitted = least_squares(x[:, :free] * root[:, None], rest * root)
             centre = np.concatenate([fitted, known])
         residual = y - x @ centre
         sizes = np.bincount(codes, minlength=rows.num_groups)
@@ -108,7 +126,7 @@ class LinearStatistics(Grouped):
             gram, cross = gram + (weight[:, None] * x).T @ x, cross + (weight * y) @ x
             num_rows += float(weight.sum())
             variance = piece.variance
-        centre = np.linalg.lstsq(gram, cross, rcond=None)[0]
+        centre = least_squares(np.asarray(gram), np.asarray(cross), squared=True)
         num_groups = int(members.max()) + 1
         totals: dict[str, Any] = dict.fromkeys(OF_ROWS, 0.0)
         r, q = len(random), len(centre)

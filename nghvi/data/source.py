@@ -111,6 +111,10 @@ class Source(Protocol):
     """Whether the sample holds all rows."""
 
     @property
+    def kept(self) -> np.ndarray | None:
+        """Positions of the rows among all that were given; None if none was left out."""
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the input columns."""
 
@@ -160,6 +164,8 @@ class InMemory:
     groups: Groups
     columns: tuple[Any, ...] | None
     response_name: str
+    kept: np.ndarray | None = None
+    """Positions of these rows among all that were given; None if none was left out."""
     complete = True
 
     @staticmethod
@@ -244,6 +250,7 @@ class OnDisk:
     copy: WorkingCopy
     chosen: Selection
     complete = False
+    kept = None
 
     @staticmethod
     def of(

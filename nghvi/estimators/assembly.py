@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nghvi._core.errors import warn
+from nghvi._core.errors import naming_kept, warn
 from nghvi._core.response import Response
 from nghvi._typing import Data
 from nghvi.data import Rows
@@ -24,6 +24,8 @@ from nghvi.estimators.columns import (
     warn_about_design,
     warn_about_meaning,
     warn_about_origin,
+    warn_about_prior,
+    warn_about_separation,
 )
 from nghvi.estimators.grouping import check_design, check_supported
 from nghvi.estimators.spec import (
@@ -77,9 +79,10 @@ def assemble(
     sample = source.sample._replace(x=source.sample.x[:, :number])
     structure = structure.with_usual_effects(spec, sample.x, sample.codes, source.groups)
     bound = response.given(source.sample.x[:, number:] if spec.facts else None)
-    if spec.facts:
-        bound.check_facts(source.inputs[number:])
-    source.check(bound)
+    with naming_kept(source.kept):
+        if spec.facts:
+            bound.check_facts(source.inputs[number:])
+        source.check(bound)
     if source.complete:
         _warn(settings, spec, structure, sample, source, response)
     known = sample.x[:, number - len(spec.known_coef) :] @ np.array(spec.known_coef)
@@ -101,6 +104,8 @@ def assemble(
             of_predictor if of_y is None else _scaled(scaling, of_y),
             source.num_rows,
         )
+    if source.complete and not spec.deep:
+        _warn_about_prior(spec, structure, sample, scaling, response.typical(sample.y - known))
     scaling = scaling.with_facts(len(spec.facts), as_response=response.facts_like_response)
     densities = float(np.average(bound.has_density(sample.y), weights=sample.weight))
     scaling = scaling._replace(densities=densities)
@@ -115,9 +120,16 @@ def _check_facts(settings: "MixedEstimator", spec: Spec, response: Response) -> 
     """Raise an error unless the facts stated about the rows are those the response needs."""
     if spec.facts and spec.facts != response.facts:
         fitting = [name for name, kind in RESPONSES.items() if kind.facts == spec.facts]
+        fitting = ["gaussian"] if spec.facts == WeightedGaussian.facts else fitting
+        trials = "weights" in spec.facts and "trials" in response.facts
         raise DataError(
-            f"response={response.name!r} does not support {' and '.join(spec.facts)}; choose "
-            f"response={' or '.join(map(repr, fitting))}."
+            f"response={response.name!r} does not support {' and '.join(spec.facts)}; "
+            + (
+                "state the number of trials, and successes instead of shares: 'successes | "
+                "trials(n) ~ ...' or trials='n'."
+                if trials
+                else f"choose response={' or '.join(map(repr, fitting))}."
+            )
         )
     if response.facts_needed and not spec.facts:
         given = "weights='w'" if response.facts == ("weights",) else "censored=(lower, upper)"
@@ -222,6 +234,25 @@ def _crossed(rows: FactorRows, structure: Structure, response: Response) -> Data
     return CrossedPanel.from_rows(rows, structure.effects)
 
 
+def _warn_about_prior(
+    spec: Spec, structure: Structure, sample: Sample, scaling: Scaling, y: np.ndarray | None
+) -> None:
+    """Warn if the prior of the coefficients contradicts a linear fit to the response.
+
+    A response that is not standardised (None) is compared in units of its own sd: roughly the link.
+    """
+    columns = add_intercept(sample.x, spec.intercept)
+    number = columns.shape[1] - len(spec.known_coef)
+    if y is None:
+        y = (sample.y - sample.y.mean()) / max(sample.y.std(), 1e-300)
+    else:
+        y = scaling.apply_response(y)
+    weight = np.sqrt(np.ones(len(y)) if sample.weight is None else sample.weight)
+    prior_sd = np.broadcast_to(np.asarray(structure.priors.coef_sd, float), number)
+    x = scaling.apply(columns)[:, :number] * weight[:, None]
+    warn_about_prior(x, structure.features[:number], y * weight, prior_sd)
+
+
 def _warn(
     settings: "MixedEstimator",
     spec: Spec,
@@ -258,6 +289,8 @@ def _warn(
     features = structure.features
     one = None if spec.several else codes
     warn_about_design(x[:, :num_fixed], features[:num_fixed], one, structure.effects[0])
+    if response.classes and not response.takes_intercept:
+        warn_about_separation(x[:, :num_fixed], features[:num_fixed], sample.y, one, spec.group)
     if not settings.standardize and isinstance(structure.priors.effects, HuangWand):
         for own in structure.effects:
             warn_about_origin(x, features, own)

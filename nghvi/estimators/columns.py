@@ -21,6 +21,8 @@ from nghvi.priors import EffectsPrior
 INTERCEPT = "intercept"
 FAR = 20
 """How many sds from zero the mean of a column may be before it should be centred."""
+MOST_LOST = 9.0
+"""By how much a prior may reduce twice the log likelihood of a linear fit without a warning."""
 FEWEST_ON_A_LINE = 5
 """The fewest rows for which a perfectly linear relation is not put down to chance."""
 HEAVY = 1.5
@@ -117,8 +119,17 @@ def warn_about_design(
         _warn(f"column {_list(dependent)} is a linear combination of the columns before it")
     if n < q:
         _warn(f"there are fewer rows ({n}) than coefficients ({q})")
-    if codes is not None and random and codes.max() + 1 == n:
+    if codes is None or not random:
+        return
+    number = codes.max() + 1
+    if number == n:
         _warn("every row is its own group, so that effects and noise cannot be told apart")
+    elif random[0] == 0 and number <= q < n and _spans_groups(x, codes, number):
+        _warn(
+            "the inputs already give every group an intercept of its own, which leaves nothing to "
+            "the effects; leave the group column, or columns that are constant within groups, out "
+            "of the inputs"
+        )
 
 
 def warn_about_origin(x: np.ndarray, names: tuple[str, ...], random: tuple[int, ...]) -> None:
@@ -134,6 +145,67 @@ def warn_about_origin(x: np.ndarray, names: tuple[str, ...], random: tuple[int, 
             f"column {_list(far)} is far from zero, so that its effects correlate with those of "
             "the intercept, which refer to a value of 0. Centre the column, or use "
             "standardize=True (the default)."
+        )
+
+
+def _spans_groups(x: np.ndarray, codes: np.ndarray, number: int) -> bool:
+    """Return whether indicators of all groups are linear combinations of the columns."""
+    indicators = (codes[:, None] == np.arange(number)).astype(float)
+    fitted = x @ np.linalg.lstsq(x, indicators, rcond=None)[0]
+    return bool(np.abs(fitted - indicators).max() < 1e-7)
+
+
+def warn_about_separation(
+    x: np.ndarray, names: tuple[str, ...], y: np.ndarray, codes: np.ndarray | None, group: Any
+) -> None:
+    """Warn if a column, or the groups, tell two classes apart without error.
+
+    The likelihood then grows with the coefficient, or with the spread of the groups, without end.
+    """
+    first, second = (x[y == label] for label in (0, 1))
+    above, below = first.max(axis=0) < second.min(axis=0), first.min(axis=0) > second.max(axis=0)
+    if apart := [name for name, found in zip(names, above | below, strict=True) if found]:
+        _warn(
+            f"column {_list(apart)} separates the two classes without error, so that its "
+            "coefficient could be as large as you like; leave it out if it follows from the "
+            "response, or state a prior that you can justify (priors=Priors(coef_sd=2.5))"
+        )
+    if codes is not None and not varies_within(y, codes):
+        _warn(
+            f"every group of {group!r} has rows of one class only, so that the sd of the effects "
+            "could be as large as you like; state a prior that you can justify "
+            "(priors=Priors(effects=HalfT(3, 1.0)))"
+        )
+
+
+def warn_about_prior(
+    x: np.ndarray, names: tuple[str, ...], y: np.ndarray, prior_sd: np.ndarray
+) -> None:
+    """Warn of columns so similar that the prior keeps their coefficients from what the data say.
+
+    With sums of squares r at the least squares fit and p at the prior's ridge, the prior costs
+    ``(p - r) / s^2``, twice a log likelihood. A column and its square far from zero are an example:
+    their difference bends the curve, and only huge coefficients of opposite sign reach it.
+    ``x`` and ``y`` are standardised.
+    """
+    spare = len(x) - x.shape[1]
+    if spare < 1:
+        return
+    q, root = np.linalg.qr(x)
+    seen = q.T @ y
+    noise = np.sqrt(max(y @ y - seen @ seen, 1e-20 * (y @ y)) / spare)
+    free = np.linalg.lstsq(root, seen, rcond=1e-12)[0]
+    ridge = np.concatenate([root, np.diag(noise / prior_sd)])
+    held = np.linalg.lstsq(ridge, np.append(seen, np.zeros(len(free))), rcond=None)[0]
+    loss = np.sum((root @ held - seen) ** 2) - np.sum((root @ free - seen) ** 2)
+    far = [name for name, size in zip(names, np.abs(free) / prior_sd, strict=True) if size > 2]
+    if loss > MOST_LOST * noise**2 and far:
+        warn(
+            f"columns {_list(far)} are nearly the same, or nearly a combination of each other. The "
+            "fit needs coefficients larger than their prior allows, and is worse than it could be. "
+            "Centre such columns before powers and products are taken (I((x - 2000)**2) or "
+            "poly(x, 2) instead of I(x**2)), leave some out, or state a wider prior: "
+            "priors=Priors(coef_sd=...)."
         )
 
 

@@ -8,12 +8,14 @@ All that this takes is learnt at the fit and kept in a :class:`RowReader`. :func
 the way back.
 """
 
+import dataclasses
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 
+from nghvi._core.errors import naming_kept
 from nghvi._core.response import Response, offenders
 from nghvi.data import Rows
 from nghvi.data.coding import Coding
@@ -295,7 +297,15 @@ def read_to_fit(
     """
     if isinstance(X, GroupedDataset):
         return _read_from_disk(settings, X, y, response)
-    X, y, counts, _ = complete_rows(settings, X, y, counts)
+    complete = complete_rows(settings, X, y, counts)
+    with naming_kept(complete.kept):
+        return _read_in_memory(settings, complete, response)
+
+
+def _read_in_memory(
+    settings: "MixedEstimator", complete: Complete, response: Response
+) -> tuple[RowReader, Source]:
+    X, y, counts, kept = complete
     reader, table = RowReader.learn(settings, X, response)
     assert table is not None
     order = stated_order(reader.response_column(X, y)) if response.classes else None
@@ -309,6 +319,7 @@ def read_to_fit(
         columns = reader.design.variables
     group = reader.spec.group
     source = InMemory.of(table, values, counts, group=group, columns=columns, response_name=name)
+    source = dataclasses.replace(source, kept=kept)
     return reader.with_inputs_of(source), source
 
 

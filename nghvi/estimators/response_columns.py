@@ -10,6 +10,7 @@ model reads, in the same order as in a formula's design::
 
 import numbers
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from nghvi.data.frame import (
     suggest,
 )
 from nghvi.data.missing import KNOWN, check_there
+from nghvi.data.text import misread
 
 MOST_CLASSES = 50
 """The most ordered classes; a response with more is probably a measurement."""
@@ -61,11 +63,16 @@ def learn_classes(
                 "'ordered-probit', for numbers MixedRegressor."
             )
         return classes
-    if len(classes) < 2 or continuous or len(classes) > MOST_CLASSES:
+    if len(classes) < 2 or len(classes) > MOST_CLASSES:
         raise DataError(
             f"{name} {'is continuous and ' if continuous else ''}has {number}, but there must "
             f"be at least two and at most {MOST_CLASSES} ordered classes; for numbers use "
             "MixedRegressor."
+        )
+    if continuous:
+        raise DataError(
+            f"{name} holds fractions ({', '.join(map(str, classes[:5]))}), but ordered classes are "
+            "whole numbers or text; number them, or for measurements use MixedRegressor."
         )
     if order is not None:
         return order
@@ -119,11 +126,14 @@ def places_of(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 def measurements(y: np.ndarray, name: str = "y") -> np.ndarray:
     """Return responses as floats, or raise an error if they are not numbers."""
-    if y.dtype.kind == "O" and all(isinstance(v, numbers.Real) for v in y):
+    if y.dtype.kind == "O" and all(isinstance(v, numbers.Real | Decimal) for v in y):
         y = y.astype(float)
     if y.dtype.kind not in "fiub":
+        if said := misread(y, name):
+            raise DataError(said)
+        kind = "text or other objects" if y.dtype.kind in "OSU" else f"{y.dtype} values"
         raise DataError(
-            f"{name} holds {y.dtype} values, but a regression needs numbers; for two classes use "
+            f"{name} holds {kind}, but a regression needs numbers; for two classes use "
             "MixedClassifier, or response='probit' with a formula."
         )
     return y.astype(float)

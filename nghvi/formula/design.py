@@ -206,6 +206,11 @@ def _check_text(syntax: Syntax, frame: pd.DataFrame) -> None:
         column = frame[name]
         if pd.api.types.is_datetime64_any_dtype(column):
             raise DataError(f"column {name!r} holds dates: {dates_remedy(name)}")
+        if pd.api.types.is_timedelta64_dtype(column):
+            raise DataError(
+                f"column {name!r} holds durations; convert them to numbers, such as seconds: "
+                f"data[{name!r}].dt.total_seconds()."
+            )
         if pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column):
             said = None if _is_categorical(column) else misread(column.to_numpy(object), name)
             if said is not None:

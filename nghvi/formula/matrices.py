@@ -126,9 +126,26 @@ def _is_known(node: ast.AST, called: bool, codings: set[ast.expr]) -> bool:
     return node.value.id == "contr" and node.attr in CONTRASTS
 
 
+IN_R = {
+    "factor": "write C(x)",
+    "as.factor": "write C(x)",
+    "ns": "write cr(x, df=...), a natural cubic spline",
+    "s": "write bs(x, df=...), a spline",
+    "abs": "write np.abs(x)",
+    "lag": "compute it as a column first: data.groupby(group)[column].shift()",
+}
+"""What to write in place of functions that formulas know in R."""
+
+
 def _refusal(node: ast.AST) -> str:
+    name = ast.unparse(node)
+    known = IN_R.get(name)
+    if known is None and isinstance(getattr(np, name, None), np.ufunc):
+        known = f"write np.{name}(x)"
+    if known is not None:
+        return f"{name!r} is not available in formulas; {known}."
     return (
-        f"{ast.unparse(node)!r} is not available in formulas. Available are "
+        f"{name!r} is not available in formulas. Available are "
         f"{', '.join(sorted(FUNCTIONS))}, contr.*, numpy's elementwise functions such as np.sqrt, "
         "and + - * / ** inside I(...); compute anything else as a column of the data first."
     )
@@ -183,6 +200,8 @@ def terms_of(syntax: Syntax, text: str) -> SimpleFormula:
 
 def _reason(error: Exception, text: str) -> str:
     """Return the complaint of formulaic or Python, with the remedy where one is known."""
+    if "as.factor" in text:
+        return f"'as.factor' is not available in formulas; {IN_R['as.factor']}."
     if isinstance(error, SyntaxError) and not isinstance(error, FormulaicError):
         return f"{text!r} cannot be read ({error.msg}); correct it."
     reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
@@ -190,6 +209,8 @@ def _reason(error: Exception, text: str) -> str:
         return "this operator needs a term on each side; add the term or remove the operator."
     if "`.` operator" in reason:
         return "'.' can only be used in a group term; name the columns of the fixed part."
+    if reason.startswith("Missing operator"):
+        return f"{reason}; write names with spaces in backticks (`my column`), or add the operator."
     return f"{reason}; correct it."
 
 

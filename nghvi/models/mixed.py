@@ -20,13 +20,12 @@ from nghvi._core.response import Response
 from nghvi._linalg import small
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
-from nghvi.data.factors import CrossedStatistics
 from nghvi.data.grouped import Grouped, select
 from nghvi.data.panel import collapse
 from nghvi.latents import conjugate, drawn, integrate
 from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import parameters
-from nghvi.models.parameters import LinearStart, MixedParams, draws_of_prior
+from nghvi.models.parameters import LinearStart, MixedParams, Spread, draws_of_prior
 from nghvi.networks import LEAST_SIZE, Skip, Trunk
 from nghvi.priors import EffectsPrior, Priors, normal_log_density
 
@@ -47,9 +46,10 @@ class MixedModel(MarginalModel):
     published way), by that many Gibbs sweeps from the last draw. ``known_coef``: fixed coefficients
     of the last features: 0 for a feature that only has effects, 1 for an offset. ``relative_coef``:
     whether theta holds the coefficients in units of :meth:`coef_unit`, in which the posterior of a
-    response that attenuates them is less curved. ``effects_unit``: if given, theta holds Omega in
-    the coordinates of :mod:`nghvi.models.parameters` with these units. ``start``: where a network
-    with a skip starts. ``num_facts``: how many of the last columns are not inputs of the trunk but
+    response that attenuates them is less curved. ``spread``: if given, theta holds them as
+    distances from a least squares fit in its units. ``effects_unit``: if given, theta holds Omega
+    in the coordinates of :mod:`nghvi.models.parameters` with these units. ``start``: where a
+    network with a skip starts. ``num_facts``: how many of the last columns are not inputs but
     facts that the response knows about rows, such as trials. ``grid``: the quadrature as data, in
     place of ``num_nodes``, while a fit may refine it (:meth:`refinable`).
     """
@@ -66,6 +66,7 @@ class MixedModel(MarginalModel):
     start: LinearStart | None = None
     num_facts: int = eqx.field(static=True, default=0)
     grid: integrate.Grid | None = None
+    spread: Spread | None = None
 
     @property
     def num_effects(self) -> int:
@@ -101,7 +102,10 @@ class MixedModel(MarginalModel):
             return dataclasses.replace(self, start=LinearStart.of(data)) if known else self
         if self.num_effects == 0 or not self.trunk.linear:
             return self
-        noise = None
+        noise = spread = None
+        if isinstance(data, LinearStatistics):
+            levels = [data.num_groups] * self.num_effects
+            spread = Spread.of(self, data, levels)
         if isinstance(data, Rows):
             mean = data.total(data.y) / data.num_rows
             data = eqx.tree_at(lambda rows: rows.x, data, self._inputs(data.x))
@@ -109,7 +113,8 @@ class MixedModel(MarginalModel):
             noise = self.response.noise(float(mean), float(data.variance))
         if not isinstance(data, LinearStatistics):
             return self
-        return dataclasses.replace(self, effects_unit=parameters.effects_units(data, noise))
+        unit = parameters.effects_units(data, noise)
+        return dataclasses.replace(self, effects_unit=unit, spread=spread)
 
     def refined(self) -> "MixedModel":
         if self.in_closed_form:
@@ -169,29 +174,7 @@ class MixedModel(MarginalModel):
         return self._num_points <= integrate.LARGEST_GRID
 
     def init_params(self, key: Key, data: GroupedData) -> MixedParams:
-        weights = self.trunk.init_weights(key)
-        r, q = self.num_effects, self.trunk.num_features - len(self.known_coef)
-        if isinstance(data, LinearStatistics | CrossedStatistics):
-            coef = data.centre[:q]
-            # A perfect fit (fewer rows than columns) would start from a noise variance of zero.
-            floor = 0.01 * data.variance + 1e-300
-            dispersion = jnp.log(jnp.maximum(data.square_total / data.num_rows, floor))[None]
-            unit = jnp.exp(dispersion[0]) / jnp.maximum(data.effects_square, 1e-300)
-        else:
-            coef = jnp.zeros(q).at[0].set(self.response.typical_predictor)
-            dispersion = self.response.start(data.variance)
-            unit = jnp.ones(r)
-        # A network climbs with effects at rest (log_at_rest), and then needs only small ones.
-        small = not (self.response.conjugate or self.trunk.linear)
-        variances = jnp.clip((0.01 if small else 0.2) * unit, 1e-8, 1e8)
-        if (start := self.start) is not None:
-            known = start.coef.size
-            others = 0.3 * jax.random.normal(jax.random.fold_in(key, 1), (q - known,))
-            coef = jnp.concatenate([start.coef, others])
-            dispersion = jnp.log(start.noise)[None]
-            variances = jnp.where(np.array(self.random) == 0, start.between, 0.02 * start.noise)
-        effects = self.effects_from_free(self.effects_prior.start(variances))
-        return MixedParams(weights, coef, dispersion, effects, jnp.zeros(self._num_scales(weights)))
+        return parameters.first_params(self, key, data)
 
     def _free_effects(self, params: MixedParams) -> tuple[Float[Array, " free"], Scalar]:
         """Return Omega in the coordinates of its prior, and the log Jacobian of the change."""
@@ -222,7 +205,7 @@ class MixedModel(MarginalModel):
         if found is not None:  # given the dispersion, in place of a coefficient's
             square = ((coef[0] - found[0]) / found[1]) ** 2 - (coef[0] / self.intercept_sd) ** 2
             density += -0.5 * square - np.log(found[1] / self.intercept_sd)
-        return density + params.coef.size * jnp.log(self.coef_unit(params))
+        return density + self._log_coef_volume(params)
 
     @property
     def intercept_sd(self) -> float:
@@ -234,7 +217,7 @@ class MixedModel(MarginalModel):
         total = self.response.log_volume(self.dispersion(params), self.priors)
         if self.num_effects == 0:
             return total
-        total += params.coef.size * jnp.log(self.coef_unit(params))
+        total += self._log_coef_volume(params)
         free, log_jacobian = self._free_effects(params)
         return total + self.effects_prior.log_volume(free, self.num_effects) + log_jacobian
 
@@ -244,7 +227,7 @@ class MixedModel(MarginalModel):
         """Draw all parameters but the weights, which are ``start``'s; leading axis ``number``."""
         return draws_of_prior(self, rng, number, start)
 
-    def _num_scales(self, weights: PyTree) -> int:
+    def num_scales(self, weights: PyTree) -> int:
         learnt = self.priors.weight_sd is None and not self.trunk.sized
         return len(jax.tree.leaves(weights)) if learnt else 0
 
@@ -271,12 +254,24 @@ class MixedModel(MarginalModel):
         facts = data.features(lambda x: x[:, -self.num_facts :])
         return self.response.given(data.at_observations(facts))
 
-    def coef_unit(self, params: MixedParams) -> Scalar:
+    @property
+    def coef_origin(self) -> Float[Array, " q"] | float:
+        """Return beta where theta's coefficients are zero."""
+        return 0.0 if self.spread is None else self.spread.centre
+
+    def _log_coef_volume(self, params: MixedParams) -> Scalar:
+        return params.coef.size * jnp.mean(jnp.log(self.coef_unit(params)))
+
+    def coef_unit(self, params: MixedParams) -> Float[Array, "*q"]:
         """Return the factor from theta's coefficients to beta, which is 1 unless they are relative.
 
-        Averaged over effects of variance v, a coefficient of a binary response is attenuated to
-        about beta / sqrt(1 + a v). The data determine this ratio; beta itself grows with v.
+        It is one number for all of them, or an sd for each (``spread``). Averaged over effects of
+        variance v, a coefficient of a binary response is attenuated to about beta / sqrt(1 + a v).
+        The data determine this ratio; beta itself grows with v.
         """
+        if self.spread is not None:
+            lower, noise_var = self.precision_factor(params), jnp.exp(params.dispersion[0])
+            return self.spread.sd(self.random, lower, noise_var)
         if not self.relative_coef or self.num_effects == 0:
             return jnp.ones(())
         inverse = small.inverse_lower(self.precision_factor(params))
@@ -284,7 +279,7 @@ class MixedModel(MarginalModel):
 
     def coef(self, params: MixedParams) -> Float[Array, " q"]:
         """Return beta without the known coefficients."""
-        return self.coef_unit(params) * params.coef
+        return self.coef_origin + self.coef_unit(params) * params.coef
 
     def dispersion(self, params: MixedParams) -> Float[Array, " c"]:
         """Return the response's parameters; log gaps between cutpoints may be relative as well."""
@@ -324,9 +319,10 @@ class MixedModel(MarginalModel):
         """
         free, log_jacobian = self._free_effects(params)
         model, params = dataclasses.replace(self, effects_unit=None), params._replace(effects=free)
-        log_jacobian += params.coef.size * jnp.log(model.coef_unit(params))
+        log_jacobian += model._log_coef_volume(params)
         params = params._replace(coef=model.coef(params), dispersion=model.dispersion(params))
-        return dataclasses.replace(model, relative_coef=False), params, log_jacobian
+        model = dataclasses.replace(model, relative_coef=False, spread=None)
+        return model, params, log_jacobian
 
     def log_marginal(self, params: MixedParams, data: GroupedData) -> Scalar:
         if self.relative_coef or self.effects_unit is not None:

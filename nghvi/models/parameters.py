@@ -21,6 +21,7 @@ for log sd. A unit that is off by a factor of 2 costs .03.
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,8 +31,9 @@ from nghvi._core import near_zero
 from nghvi._linalg import small
 from nghvi._linalg.lowrank import diagonal, pack_lower, unpack_log_cholesky, unpack_lower
 from nghvi._programs import program
-from nghvi._typing import PyTree, Scalar
+from nghvi._typing import Data, Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
+from nghvi.data.factors import CrossedStatistics
 from nghvi.data.panel import CrossedPanel
 
 if TYPE_CHECKING:
@@ -70,9 +72,74 @@ def draws_of_prior(
     )
     # Priors are stated for plain numbers, but theta may hold them in units of the effects.
     plain = drawn._replace(weights=(), weight_scale=np.zeros((number, 0)))
-    unit = jax.vmap(model.coef_unit)(plain)[:, None]
+    unit = jax.vmap(model.coef_unit)(plain).reshape(number, -1)
     own = dispersion - jnp.log(unit) if model.response.takes_intercept else dispersion
-    return drawn._replace(coef=drawn.coef / unit, dispersion=own)
+    return drawn._replace(coef=(drawn.coef - model.coef_origin) / unit, dispersion=own)
+
+
+def first_params(model: "MixedModel", key: Key, data: Data) -> MixedParams:
+    """Return where a fit starts: a least squares fit, or a constant predictor."""
+    weights = model.trunk.init_weights(key)
+    r, q = model.num_effects, model.trunk.num_features - len(model.known_coef)
+    if isinstance(data, LinearStatistics | CrossedStatistics):
+        coef = data.centre[:q] if model.spread is None else jnp.zeros(q)
+        # A perfect fit (fewer rows than columns) would start from a noise variance of zero.
+        floor = 0.01 * data.variance + 1e-300
+        dispersion = jnp.log(jnp.maximum(data.square_total / data.num_rows, floor))[None]
+        unit = jnp.exp(dispersion[0]) / jnp.maximum(data.effects_square, 1e-300)
+    else:
+        coef = jnp.zeros(q).at[0].set(model.response.typical_predictor)
+        dispersion = model.response.start(data.variance)
+        unit = jnp.ones(r)
+    # A network climbs with effects at rest (log_at_rest), and then needs only small ones.
+    tiny = not (model.response.conjugate or model.trunk.linear)
+    variances = jnp.clip((0.01 if tiny else 0.2) * unit, 1e-8, 1e8)
+    if (start := model.start) is not None:
+        known = start.coef.size
+        others = 0.3 * jax.random.normal(jax.random.fold_in(key, 1), (q - known,))
+        coef = jnp.concatenate([start.coef, others])
+        dispersion = jnp.log(start.noise)[None]
+        variances = jnp.where(np.array(model.random) == 0, start.between, 0.02 * start.noise)
+    effects = model.effects_from_free(model.effects_prior.start(variances))
+    scales = jnp.zeros(model.num_scales(weights))
+    return MixedParams(weights, coef, dispersion, effects, scales)
+
+
+class Spread(eqx.Module):
+    """How uncertain the coefficients of a linear model remain, given the variances.
+
+    An effect of K levels with variance w leaves its column's coefficient a variance of about w / K,
+    and noise of variance v and a prior of precision p leave one of 1 / (p + sum_i x_i^2 / v). Few
+    levels determine w only to within a factor, so the coefficient has long tails; its ratio to that
+    sd does not.
+    """
+
+    centre: Float[Array, " q"]
+    square: Float[Array, " q"]
+    """Sum of squares of each column."""
+    levels: Float[Array, " r"]
+    """Number of levels of each effect's factor."""
+    precision: Float[Array, " q"]
+    """Precision of each coefficient's prior."""
+
+    @staticmethod
+    def of(model: "MixedModel", data: LinearStatistics, levels: list[int]) -> "Spread":
+        """Return the spread about a least squares fit; ``levels``: of each effect's factor."""
+        fixed = slice(data.centre.size - len(model.known_coef))
+        square = np.diagonal(data.gram_total)[fixed]
+        precision = np.broadcast_to(np.asarray(model.priors.coef_sd, float), square.shape) ** -2.0
+        each = data.centre[fixed], square, np.array(levels, float), precision
+        return Spread(*map(jax.device_put, each))
+
+    def sd(
+        self, random: tuple[int, ...], precision_factor: Float[Array, "r r"], noise_var: Scalar
+    ) -> Float[Array, " q"]:
+        """Return the sds; ``random``: the columns that have effects."""
+        q = self.square.size
+        between = jnp.sum(small.inverse_lower(precision_factor) ** 2, axis=0) / self.levels
+        room = jnp.zeros(max(q, 1 + max(random)))
+        within = 1 / (self.precision + self.square / noise_var)
+        return jnp.sqrt(within + room.at[np.array(random)].add(between)[:q])
 
 
 def effects_units(data: LinearStatistics, noise: float | None) -> Float[Array, " r"]:

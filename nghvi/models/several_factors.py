@@ -14,7 +14,6 @@ import itertools
 from collections.abc import Iterator
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import block_diag
@@ -29,7 +28,7 @@ from nghvi.latents import conjugate, krylov, schur
 from nghvi.latents import selected_inverse as inverse
 from nghvi.models import parameters
 from nghvi.models.mixed import MixedModel
-from nghvi.models.parameters import LinearStart, MixedParams
+from nghvi.models.parameters import LinearStart, MixedParams, Spread
 from nghvi.networks import Skip
 from nghvi.priors import EffectsPrior
 
@@ -95,21 +94,6 @@ class ByFactor:
                 return prior.stated(effect)
             effect -= number
         raise IndexError(effect)
-
-
-class Spread(eqx.Module):
-    """How uncertain the coefficients remain, given the variances.
-
-    An effect of K levels with variance w leaves its column's coefficient a variance of about w / K,
-    and noise of variance v leaves one of v / sum_i x_i^2. Few levels determine w only to within a
-    factor, so the coefficient has long tails; its ratio to that sd does not.
-    """
-
-    centre: Float[Array, " q"]
-    square: Float[Array, " q"]
-    """Sum of squares of each column."""
-    levels: Float[Array, " r"]
-    """Number of levels of each effect's factor."""
 
 
 class WithFactors(MixedModel):
@@ -208,12 +192,10 @@ class WithFactors(MixedModel):
 class SeveralFactors(WithFactors):
     """Several factors with a Gaussian response, whose effects all integrate out exactly.
 
-    ``spread``: if given, theta holds the coefficients as distances from a least squares fit, in the
-    units of :class:`Spread`. ``num_probes``: number of random signs that estimate a determinant too
-    large to compute; 0 if none is.
+    ``num_probes``: number of random signs that estimate a determinant too large to compute; 0 if
+    none is.
     """
 
-    spread: Spread | None = None
     num_probes: int = eqx.field(static=True, default=0)
 
     def suited(self, data: Summed) -> "SeveralFactors":
@@ -223,57 +205,15 @@ class SeveralFactors(WithFactors):
             return dataclasses.replace(self, start=LinearStart.of_factors(data, self.effects))
         noise = min(map(parameters.noise_within, data.factors))
         units = [parameters.effects_units(factor, noise) for factor in data.factors]
-        first, fixed = data.factors[0], slice(len(data.centre) - len(self.known_coef))
         levels = [factor.num_groups for factor in data.factors]
-        spread = Spread(
-            first.centre[fixed],
-            jnp.maximum(jnp.diagonal(first.gram_total)[fixed], 1e-100),
-            jnp.repeat(jnp.array(levels, float), np.array(self.effects)),
-        )
+        each = np.repeat(levels, self.effects).tolist()
+        spread = Spread.of(self, data.factors[0], each)
         return dataclasses.replace(
             self,
             effects_unit=jnp.concatenate(units),
             spread=spread,
             num_probes=0 if data.plan.dense else PROBES,
         )
-
-    def coef(self, params: MixedParams) -> Float[Array, " q"]:
-        if self.spread is None:
-            return params.coef
-        return self.spread.centre + self._coef_sd(params) * params.coef
-
-    def _coef_sd(self, params: MixedParams) -> Float[Array, " q"]:
-        assert self.spread is not None
-        inverse = small.inverse_lower(self.precision_factor(params))
-        between = jnp.sum(inverse**2, axis=0) / self.spread.levels
-        within = jnp.exp(params.dispersion[0]) / self.spread.square
-        whole = jnp.concatenate([within, jnp.zeros(len(self.known_coef))])
-        return jnp.sqrt(whole.at[np.array(self.random)].add(between)[: within.size])
-
-    def init_params(self, key: Key, data: Summed) -> MixedParams:
-        start = super().init_params(key, data)
-        return start if self.spread is None else start._replace(coef=jnp.zeros_like(start.coef))
-
-    def log_prior(self, params: MixedParams) -> Scalar:
-        density = super().log_prior(params)
-        if self.spread is None:
-            return density
-        return density + jnp.sum(jnp.log(self._coef_sd(params)))
-
-    def log_volume(self, params: MixedParams) -> Scalar:
-        volume = super().log_volume(params)
-        if self.spread is None:
-            return volume
-        return volume + jnp.sum(jnp.log(self._coef_sd(params)))
-
-    def sample_prior(
-        self, rng: np.random.Generator, number: int, start: MixedParams
-    ) -> MixedParams:
-        drawn = super().sample_prior(rng, number, start)
-        if self.spread is None:
-            return drawn
-        distance = drawn.coef - self.spread.centre
-        return drawn._replace(coef=distance / jax.vmap(self._coef_sd)(drawn))
 
     def evaluation_size(self, data: Summed) -> int:
         rows = data.rows_read * self.trunk.num_features

@@ -367,9 +367,8 @@ OUTCOMES: dict[tuple[Status, Cause], Outcome] = {
     (Status.NOT_CONVERGED, Cause.NOISE): Outcome(
         _hidden,
         (
-            'Integrate effects that were drawn (latents="integrate"); use method="auto" and a '
-            "larger rank where others were chosen.",
-            "Simplify what the data hardly determine: posteriors far from a Gaussian are noisy.",
+            "Use a tighter prior, or leave out what the data hardly determine, such as effects of "
+            "very few groups. Leave latents, method and rank at their defaults if they were set.",
             COLLINEAR,
         ),
     ),

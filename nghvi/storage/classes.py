@@ -50,8 +50,8 @@ from nghvi.latents.crossed_integrals import Place
 from nghvi.methods import NaturalGradient, OrdinaryGradient
 from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.mixed import MixedModel
-from nghvi.models.parameters import LinearStart
-from nghvi.models.several_factors import SeveralFactors, Spread
+from nghvi.models.parameters import LinearStart, Spread
+from nghvi.models.several_factors import SeveralFactors
 from nghvi.networks import Identity, Perceptron, RoughPerceptron, Skip, Tamed
 from nghvi.posterior.mixed_posterior import GroupingFactor, MixedPosterior, Named
 from nghvi.priors import Gamma, HalfT, HuangWand, InverseGamma, Priors, WishartPrecision
@@ -173,12 +173,13 @@ UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     StreamedRows: _rows_on_disk_of_earlier_versions,
     # Theta had one kind of coordinates once.
     MixedModel: lambda fields: (
-        {"effects_unit": None, "start": None, "num_facts": 0, "grid": None} | fields
+        dict.fromkeys(("effects_unit", "start", "grid", "spread")) | {"num_facts": 0} | fields
     ),
     Pool: lambda fields: {"member": None, "chains": 0} | fields,
     Interval: lambda fields: {"bounds" if k == "ends" else k: v for k, v in fields.items()},
+    Spread: lambda fields: {"precision": np.zeros_like(fields["square"])} | fields,
     SeveralFactors: lambda fields: {"grid": None} | fields,
-    GeneralFactors: lambda fields: {"grid": None} | fields,
+    GeneralFactors: lambda fields: {"grid": None, "spread": None} | fields,
 }
 """From the fields of an instance as an earlier version saved it to those of today."""
 

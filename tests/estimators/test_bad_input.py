@@ -37,7 +37,7 @@ CASES = {
         "'b' is a category with .* row",
     ),
     "dates": (X.assign(b=pd.Timestamp("2020-01-01")), Y, {}, "'b' holds dates or times"),
-    "text y": (X, Y.astype(str), {}, "MixedClassifier"),
+    "text y": (X, Y.map("about {:.2f}".format), {}, "MixedClassifier"),
     "short y": (X, Y[:-2], {}, r"rows but y has"),
     "two columns of y": (X, np.column_stack([Y, Y]), {}, "shape"),
     "empty frame": (X[:0], Y[:0], {}, "no rows"),
@@ -211,7 +211,8 @@ def test_huge_predictors_stay_finite():
     rng = np.random.default_rng(0)
     x = pd.DataFrame({"g": np.repeat(np.arange(20), 10), "a": rng.normal(size=200)})
     y = (x["a"] > 0).astype(int)  # separable: the posterior rests on the prior
-    fitted = nghvi.MixedClassifier("g").fit(x, y)
+    with pytest.warns(DataWarning, match="separates"):
+        fitted = nghvi.MixedClassifier("g").fit(x, y)
     assert np.isfinite(fitted.summary().to_numpy()).all()
     assert np.isfinite(fitted.predict_proba(x.assign(a=1e3 * x["a"]))).all()
 
@@ -230,3 +231,74 @@ def test_a_generator_is_a_random_state():
         nghvi.MixedRegressor("g", random_state=np.random.default_rng(7)).fit(X, Y) for _ in range(2)
     )
     pd.testing.assert_frame_equal(first.summary(), second.summary())
+
+
+def test_the_prior_of_nearly_equal_columns_warns_if_it_costs_the_fit():
+    rng = np.random.default_rng(0)
+    year = 2000 + np.tile(np.arange(10), 8)
+    y = 0.1 * (year - 2005) - 0.1 * (year - 2005) ** 2 + 0.5 * rng.normal(size=80)
+    frame = pd.DataFrame({"g": np.repeat(np.arange(8), 10), "year": year, "y": y})
+    with pytest.warns(DataWarning, match=r"'year', 'I\(year \*\* 2\)' are nearly the same.*poly"):
+        nghvi.mixed("y ~ year + I(year**2) + (1 | g)", frame)
+    nghvi.mixed("y ~ year + I((year - 2005)**2) + (1 | g)", frame)  # warnings are errors
+
+
+def test_inputs_that_replace_the_groups_warn():
+    with pytest.warns(DataWarning, match="every group an intercept of its own"):
+        nghvi.mixed("y ~ C(g) + (1 | g)", FRAME)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [(FRAME["a"] > 0, "'a' separates the two classes"), (FRAME["g"] > 2, "one class only")],
+)
+def test_classes_without_errors_warn(chosen, message):
+    with pytest.warns(DataWarning, match=message):
+        nghvi.mixed("c ~ a + (1 | g)", FRAME.assign(c=chosen.astype(int)), response="logit")
+
+
+def test_rows_keep_their_places_if_others_are_left_out():
+    frame = FRAME.assign(count=1.0, a=FRAME["a"].where(FRAME.index != 0))
+    frame.loc[5, "count"] = -3
+    with (
+        pytest.warns(DataWarning, match="left out"),
+        pytest.raises(nghvi.InputError, match="-3 in row 5"),
+    ):
+        nghvi.mixed("count ~ a + (1 | g)", frame, response="poisson", missing="drop")
+
+
+WANTING = {
+    "index": (FRAME.set_index("g"), "y ~ a + (1 | g)", {}, r"reset_index\(\)"),
+    "lazy": (pl.from_pandas(FRAME).lazy(), "y ~ a + (1 | g)", {}, r"collect\(\)"),
+    "durations": (
+        FRAME.assign(a=pd.to_timedelta(FRAME["a"], unit="D")),
+        "y ~ a + (1 | g)",
+        {},
+        r"'a' holds durations.*total_seconds",
+    ),
+    "text": (FRAME.assign(y=FRAME["y"].astype(str)), "y ~ a + (1 | g)", {}, r"numbers as text"),
+    "log": (FRAME, "y ~ log(a) + (1 | g)", {}, r"'log\(a\)' \(\d+ rows, positions"),
+    "factor": (FRAME, "y ~ factor(b) + (1 | g)", {}, r"write C\(x\)"),
+    "as.factor": (FRAME, "y ~ as.factor(b) + (1 | g)", {}, r"write C\(x\)"),
+    "sqrt": (FRAME, "y ~ sqrt(a) + (1 | g)", {}, r"write np\.sqrt\(x\)"),
+    "space": (FRAME, "y ~ a b + (1 | g)", {}, "backticks"),
+    "halves": (
+        FRAME.assign(y=FRAME.index % 3 / 2),
+        "y ~ a + (1 | g)",
+        {"response": "ordered-logit"},
+        "holds fractions",
+    ),
+    "shares": (
+        FRAME.assign(y=1, n=2),
+        "y | weights(n) ~ a + (1 | g)",
+        {"response": "binomial"},
+        r"trials\(n\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WANTING)
+def test_messages_state_the_remedy(case):
+    data, formula, settings, message = WANTING[case]
+    with pytest.raises(DataError, match=message):
+        nghvi.mixed(formula, data, **settings)

@@ -99,8 +99,11 @@ def test_the_density_moves_by_the_jacobian_only(effects):
     model = plain.suited(data)
     here = coordinates(2, effects.correlated)
     free, log_jacobian = parameters.to_free(here, model.effects_unit, effects.correlated)
-    params = MixedParams((), jnp.zeros(2), jnp.zeros(1), here)
-    moved = params._replace(effects=free)
+    params = MixedParams((), jnp.array([0.5, -1.0]), jnp.zeros(1), here)
+    moved = params._replace(effects=free, coef=model.coef(params))
+    log_jacobian += jnp.linalg.slogdet(
+        jax.jacobian(lambda c: model.coef(params._replace(coef=c)))(params.coef)
+    )[1]
     np.testing.assert_allclose(
         model.log_marginal(params, data), plain.log_marginal(moved, data) + log_jacobian, rtol=1e-12
     )
@@ -109,6 +112,7 @@ def test_the_density_moves_by_the_jacobian_only(effects):
     )
     drawn = model.sample_prior(np.random.default_rng(1), 5, params)
     expected = plain.sample_prior(np.random.default_rng(1), 5, moved)
+    np.testing.assert_allclose(jax.vmap(model.coef)(drawn), expected.coef, rtol=1e-7)
     factor = jax.vmap(plain.precision_factor)(expected)
     np.testing.assert_allclose(jax.vmap(model.precision_factor)(drawn), factor, rtol=1e-7)
 
@@ -171,3 +175,58 @@ def test_entries_beside_the_diagonal_may_be_of_any_size():
     free = jnp.array([0.0, 5000.0, 8.0])
     gradient = jax.grad(lambda values: prior.log_density(values, 2))(free)
     assert np.isfinite(gradient).all()
+
+
+def few_groups(number, between, seed):
+    rng = np.random.default_rng(seed)
+    g = np.repeat(np.arange(number), 120 // number)
+    frame = pd.DataFrame({"g": g, "x": rng.normal(size=g.size)})
+    y = 0.5 * frame["x"] + between * rng.normal(size=number)[g] + 0.5 * rng.normal(size=g.size)
+    return frame.assign(y=y)
+
+
+def posterior_of_sd_by_quadrature(frame):
+    """Log sds of the effects and their probabilities, coefficients and effects integrated out."""
+    unit = frame["y"].std(ddof=0)
+    y, x = (((c - c.mean()) / c.std(ddof=0)).to_numpy() for c in (frame["y"], frame["x"]))
+    z = (frame["g"].to_numpy()[:, None] == np.unique(frame["g"])).astype(float)
+    w = np.column_stack([z, np.ones(len(y)), x])
+    k, left = z.shape[1], y - w @ np.linalg.lstsq(w, y, rcond=None)[0]
+    log_noise = 0.5 * np.log(left @ left / (len(y) - k - 1)) + np.linspace(-0.4, 0.4, 41)
+    log_sd = np.arange(-7, 9, 0.02)
+    s, t = (np.exp(each).ravel() for each in np.meshgrid(log_sd, log_noise, indexing="ij"))
+    prior = np.concatenate([np.repeat(s[:, None] ** -2, k, 1), np.full((len(s), 2), 0.01)], axis=1)
+    root = np.linalg.cholesky((w.T @ w) / t[:, None, None] ** 2 + prior[:, :, None] * np.eye(k + 2))
+    forward = np.linalg.solve(root, (w.T @ y / t[:, None] ** 2)[..., None])[..., 0]
+    log_p = 0.5 * np.sum(forward**2, 1) - 0.5 * (y @ y) / t**2 - len(y) * np.log(t) - k * np.log(s)
+    log_p -= np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)
+    log_p += sum(np.log(v) - 1.5 * np.log1p(v**2 / 12.5) for v in (s, t))  # half-t(2, 2.5)
+    mass = np.exp(log_p - log_p.max()).reshape(len(log_sd), -1).sum(1)
+    return log_sd + np.log(unit), mass / mass.sum()
+
+
+@pytest.mark.parametrize(("number", "between"), [(2, 0.1), (2, 2.0), (3, 0.5)])
+def test_few_groups_have_the_long_tail_of_their_posterior(number, between):
+    # Quantiles of the log sd with 4,000 draws: standard errors of at most .05 posterior sd.
+    frame = few_groups(number, between, seed=number)
+    log_sd, mass = posterior_of_sd_by_quadrature(frame)
+    below, mean = np.cumsum(mass) - mass / 2, mass @ log_sd
+    sd = np.sqrt(mass @ (log_sd - mean) ** 2)
+    drawn = nghvi.mixed("y ~ x + (1 | g)", frame).posterior_draws(4000)["effects_cov"][:, 0, 0]
+    for share in (0.25, 0.5, 0.75, 0.95):
+        exact = np.interp(share, below, log_sd)
+        assert abs(0.5 * np.log(np.quantile(drawn, share)) - exact) < 0.15 * sd
+
+
+@pytest.mark.parametrize("apart", [1e-4, 1e-6])
+def test_columns_that_are_nearly_the_same_leave_the_rest_as_it_is(apart):
+    frame = few_groups(6, 1.0, seed=1)
+    noise = np.random.default_rng(2).normal(size=len(frame))
+    twins = nghvi.mixed("y ~ x + w + (1 | g)", frame.assign(w=frame["x"] + apart * noise))
+    same = nghvi.mixed("y ~ x + w + (1 | g)", frame.assign(w=frame["x"] + 1e-3 * noise))
+    assert twins.converged_
+    rows = ["intercept", "noise_var", "effects_sd[intercept]"]
+    found, usual = (m.summary().loc[rows, "mean"] for m in (twins, same))
+    np.testing.assert_allclose(found, usual, rtol=0.05)
+    # The prior has mean zero and sd 10, in standardised units.
+    assert np.abs(twins.summary().loc[["x", "w"], "mean"]).max() < 10
