@@ -21,8 +21,9 @@ from nghvi.priors import EffectsPrior
 INTERCEPT = "intercept"
 FAR = 20
 """How many sds from zero the mean of a column may be before it should be centred."""
-MOST_LOST = 9.0
-"""By how much a prior may reduce twice the log likelihood of a linear fit without a warning."""
+MOST_LOST, ALIKE = 9.0, 10.0
+"""By how much a prior may reduce twice the log likelihood of a linear fit without a warning, and
+the variance inflation from which on a column is nearly a combination of others."""
 FEWEST_ON_A_LINE = 5
 """The fewest rows for which a perfectly linear relation is not put down to chance."""
 HEAVY = 1.5
@@ -163,12 +164,14 @@ def warn_about_separation(
     The likelihood then grows with the coefficient, or with the spread of the groups, without end.
     """
     first, second = (x[y == label] for label in (0, 1))
+    copies = _copies(x, names, y)  # these are warned of as such
     above, below = first.max(axis=0) < second.min(axis=0), first.min(axis=0) > second.max(axis=0)
-    if apart := [name for name, found in zip(names, above | below, strict=True) if found]:
+    found = zip(names, above | below, strict=True)
+    if apart := [name for name, sure in found if sure and name not in copies]:
         _warn(
-            f"column {_list(apart)} separates the two classes without error, so that its "
-            "coefficient could be as large as you like; leave it out if it follows from the "
-            "response, or state a prior that you can justify (priors=Priors(coef_sd=2.5))"
+            f"the classes are separated without error by {_list(apart)}, whose coefficient could "
+            "be as large as you like; leave the column out if it follows from the response, or "
+            "state a prior that you can justify (priors=Priors(coef_sd=2.5))"
         )
     if codes is not None and not varies_within(y, codes):
         _warn(
@@ -198,7 +201,10 @@ def warn_about_prior(
     ridge = np.concatenate([root, np.diag(noise / prior_sd)])
     held = np.linalg.lstsq(ridge, np.append(seen, np.zeros(len(free))), rcond=None)[0]
     loss = np.sum((root @ held - seen) ** 2) - np.sum((root @ free - seen) ** 2)
-    far = [name for name, size in zip(names, np.abs(free) / prior_sd, strict=True) if size > 2]
+    # By how much its likeness to the others widens what is known of a column's coefficient.
+    likeness = np.sum(np.linalg.pinv(root, rcond=1e-12) ** 2, axis=1) * np.sum(x**2, axis=0)
+    apart = (np.abs(free) > 2 * prior_sd) & (likeness > ALIKE)
+    far = [name for name, found in zip(names, apart, strict=True) if found]
     if loss > MOST_LOST * noise**2 and far:
         warn(
             f"columns {_list(far)} are nearly the same, or nearly a combination of each other. The "

@@ -41,10 +41,15 @@ def chosen_group(group: Any) -> Group:
     return columns[0] if len(columns) == 1 else columns
 
 
-def terms_of(settings: "MixedEstimator", group: tuple[Column, ...]) -> tuple[Term, ...]:
-    """Return the terms of settings without a formula, one per factor."""
+def terms_of(
+    settings: "MixedEstimator", group: tuple[Column, ...], pooled: tuple[str, ...] = ()
+) -> tuple[Term, ...]:
+    """Return the terms of settings without a formula, one per factor.
+
+    ``pooled``: categories that become factors with intercepts.
+    """
     random = settings.random
-    if not group and not (isinstance(random, str) and random == "auto"):
+    if not (group or pooled) and not (isinstance(random, str) and random == "auto"):
         random = dict(random) if isinstance(random, Mapping) else random
         raise DataError(
             f"random={random!r}: there is no grouping factor; name one by group=, or leave random "

@@ -85,7 +85,7 @@ class Spec(NamedTuple):
         deep = is_deep(settings.hidden, settings.trunk)
         if design is None:
             own = columns_of(chosen_group(settings.group))
-            terms = terms_of(settings, own)
+            terms = terms_of(settings, own, pooled)
             terms += tuple(Term(name, INTERCEPT, settings.covariance) for name in pooled)
             group = chosen_group((*own, *pooled)) if terms else None
             intercept = bool(settings.fit_intercept) and not deep

@@ -217,7 +217,7 @@ def structure_of(frame, response="gaussian", **settings):
     made = made.with_usual_effects(spec, inputs.to_numpy(), groups, np.unique(groups))
     if model.priors is None:
         made = follow_data(made, spec, np.zeros(3), np.ones(3), (0.0, 1.0), len(frame))
-    return made, [made.features[j] for j in made.random]
+    return made, [made.features[j] for j in made.effects[0]]
 
 
 def test_inputs_that_are_constant_within_groups_have_no_effects_by_default():
