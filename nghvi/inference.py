@@ -7,7 +7,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
-from threadpoolctl import threadpool_limits
 
 from nghvi._core.batches import Batches
 from nghvi._core.errors import InputError
@@ -19,13 +18,9 @@ from nghvi._core.evaluate import (
     side_by_side,
 )
 from nghvi._core.hosts import on_host, together
-from nghvi._core.model import (
-    DividedModel,
-    LatentModel,
-    MarginalModel,
-    unraveller,
-)
+from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
+from nghvi._linalg.threads import one_thread
 from nghvi._programs import Ahead, forget_programs_if_many, program
 from nghvi._typing import Data, Key, Params
 from nghvi.data import LinearStatistics
@@ -117,9 +112,7 @@ def _unravel_draws(model: LatentModel, data: Data, theta: Array) -> Params:
 
 
 @together()
-@threadpool_limits.wrap(
-    limits=1, user_api="blas"
-)  # waking a second thread costs more than it gains
+@one_thread
 def infer(
     model: LatentModel,
     data: Data,
@@ -226,7 +219,12 @@ def _fit(
     begin: Variational | None = None
     if _is_drawn(model, data):
         model, begin = _begun(key, plan, cast(MarginalModel, model), data)
+    elif plan.by_newton and not plan.drawn and model.looks_up(data):
+        first = first_theta(key, model, data, plan.settings.begin)
+        begin = laplace_start(cast(MarginalModel, model), data, first)
     while True:
+        if begin is not None:
+            model = cast(MarginalModel, model).with_lookup(begin, data)
         needed = 0
 
         def settled(q: Variational, model: LatentModel = model) -> bool:

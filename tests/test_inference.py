@@ -423,12 +423,16 @@ def test_wishart_degrees_must_exceed_the_dimension():
         infer(model, prepare(model, ROWS))
 
 
-def test_few_draws_of_an_even_pool_know_the_mean():
+def test_few_points_have_the_moments_of_a_pool():
     # With independent draws the largest of five errors would exceed 0.15 in nine of ten cases.
     q = CholeskyGaussian.from_covariance_factor(jnp.zeros(5), jnp.eye(5))
     pool, rng = Pool.spread(q, np.random.default_rng(3)), np.random.default_rng(4)
-    few = pool.few(100, rng)
-    assert len(few) == 32
-    assert np.abs(few.mean(axis=0)).max() < 0.15
-    independent = Pool.plain(rng.standard_normal((4000, 5)))
-    assert len(independent.few(100, rng)) == 100
+    skewed = Pool.plain(np.exp(0.5 * rng.standard_normal((4000, 5))))
+    for own in (pool, skewed):
+        few = own.few(100, rng)
+        assert len(few) == 10
+        np.testing.assert_allclose(few.mean(axis=0), own.theta.mean(axis=0), atol=1e-12)
+        np.testing.assert_allclose(np.cov(few.T, ddof=0), np.cov(own.theta.T, ddof=0), atol=1e-9)
+    # Less than ten: the first of the even draws, or independent ones.
+    np.testing.assert_array_equal(pool.few(8, rng), pool.theta[:8])
+    assert len(skewed.few(8, rng)) == 8

@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from nghvi._core.errors import InputError
+from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key, Latents, Params, PyTree, Scalar
 
@@ -113,6 +114,10 @@ class LatentModel(eqx.Module):
             "key, params, latents, new), which draws what is to be predicted for new data."
         )
 
+    def looks_up(self, data: Data) -> bool:
+        """Return whether :meth:`MarginalModel.with_lookup` saves time."""
+        return False
+
     @property
     def many_modes(self) -> bool:
         """Whether the posterior has many modes, like that of a network.
@@ -190,6 +195,17 @@ class MarginalModel(LatentModel):
     def placed(self, params: Params, data: Data) -> Self:
         """Return the model with its draws placed to suit the posterior near ``params``."""
         return self
+
+    def with_lookup(self, q: Variational, data: Data) -> Self:
+        """Return the model with slow computations looked up near q, if it has such a form."""
+        return self
+
+    def deviations(self, params: Params, data: Data) -> Float[Array, " s"] | None:
+        """Return by how much each draw alone would change :meth:`log_marginal`, if that is known.
+
+        It is only asked of models whose marginal :meth:`is_drawn`.
+        """
+        return None
 
     def log_marginal_afresh(self, key: Key, params: Params, data: Data) -> tuple[Scalar, Scalar]:
         """Return :meth:`log_marginal` computed from many fresh draws, and its standard error."""

@@ -30,6 +30,7 @@ def slope(u: Float[Array, "..."]) -> Float[Array, "..."]:
     return 1 + STEEPNESS * inverse_mills(STEEPNESS * u)
 
 
+@jax.custom_jvp
 def coordinate(log_ratio: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return u given log s - log c, by Newton steps.
 
@@ -39,3 +40,11 @@ def coordinate(log_ratio: Float[Array, "..."]) -> Float[Array, "..."]:
     return jax.lax.fori_loop(
         0, STEPS, lambda _, u: u + (log_ratio - log_in_units(u)) / slope(u), start
     )
+
+
+@coordinate.defjvp
+def _coordinate_jvp(
+    primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    u = coordinate(*primals)
+    return u, tangents[0] / slope(u)

@@ -188,8 +188,10 @@ class Solution(NamedTuple):
     found: Bool[Array, ""]
 
 
-def solve(rest: Rest, plan: Elimination, random: Float[Array, "s m"]) -> Solution:
-    """Solve for the rest by ``random`` signs and the directions that move all levels together."""
+def _starts(
+    rest: Rest, plan: Elimination, random: Float[Array, "s m"]
+) -> tuple[Float[Array, "e m"], Float[Array, "s m"]]:
+    """Return the directions that move all levels together, and signs orthogonal to these."""
     directions = []
     for f, root in zip(plan.rest, rest.roots, strict=True):
         for effect in range(plan.effects[f]):
@@ -197,7 +199,13 @@ def solve(rest: Rest, plan: Elimination, random: Float[Array, "s m"]) -> Solutio
             moved[f - plan.first_rest] = root[effect]  # B' of ones
             directions.append(schur.flat(moved))
     exact = jnp.linalg.qr(jnp.stack(directions, axis=1))[0].T
-    starts = jnp.concatenate([exact, random - (random @ exact.T) @ exact])
+    return exact, random - (random @ exact.T) @ exact
+
+
+def solve(rest: Rest, plan: Elimination, random: Float[Array, "s m"]) -> Solution:
+    """Solve for the rest by ``random`` signs and the directions that move all levels together."""
+    exact, others = _starts(rest, plan, random)
+    starts = jnp.concatenate([exact, others])
 
     def probe(start: Array) -> tuple[Array, Array, Array]:
         at = _begun_at(rest, plan, start)
@@ -218,6 +226,27 @@ def solve(rest: Rest, plan: Elimination, random: Float[Array, "s m"]) -> Solutio
         weights,
         at.found & jnp.all(all_found),
     )
+
+
+def parts_of_evidence(
+    rest: Rest, plan: Elimination, random: Float[Array, "s m"]
+) -> tuple[Float[Array, " s"], Float[Array, "c c"]]:
+    """Return an estimate of log|S| from every sign, and B'S^-1 B; ``rest.right`` holds B'."""
+    exact, others = _starts(rest, plan, random)
+
+    def log_det(start: Array) -> Array:
+        at = _begun_at(rest, plan, start)
+        return jnp.where(at.found, at.quadratic(jnp.log), jnp.nan)
+
+    def solved(start: Array) -> Array:
+        at = _begun_at(rest, plan, start)
+        return jnp.where(at.found, at.times(jnp.reciprocal), jnp.nan)
+
+    logs = jax.lax.map(log_det, jnp.concatenate([exact, others]))
+    blocks = 2 * sum((jnp.sum(small.half_log_det(root)) for root in rest.roots), jnp.zeros(()))
+    log_dets = blocks + jnp.sum(logs[: len(exact)]) + logs[len(exact) :]
+    scaled = jax.lax.map(lambda right: _solved(rest, plan, right), rest.right)
+    return log_dets, jax.lax.map(solved, scaled) @ scaled.T
 
 
 def draw(

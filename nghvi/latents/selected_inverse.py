@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from nghvi._linalg import small
 from nghvi._typing import Scalar
 from nghvi.data.elimination import Elimination, Step, pairs_of
 from nghvi.latents import krylov, schur
-from nghvi.latents.schur import Conditional, Eliminated, System
+from nghvi.latents.schur import Conditional, Eliminated, Reduced, System
 
 Whitened = tuple[Float[Array, "r k"], ...]
 """Whitened effects, in the order of elimination."""
@@ -76,6 +77,40 @@ def _log_evidence_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
         strict=True,
     )
     return found.log_evidence, slope - sum(jnp.sum(block * change) for block, change in pairs)
+
+
+def parts_of_evidence(
+    system: System,
+    right: tuple[Float[Array, "c r k"], ...],
+    plan: Elimination,
+    probes: Float[Array, "s m"],
+) -> tuple[Float[Array, " e"], Float[Array, "c c"]]:
+    """Return log|M| and B'M^-1 B for many columns B, which take the place of the system's own.
+
+    Of log|M| there is one estimate from every probe, or a single number if the rest is dense.
+    """
+
+    def reduced(right: Whitened) -> tuple[Reduced, tuple[tuple[Array, ...], Array]]:
+        found = schur.reduce(system._replace(right=right), plan)
+        return found, (tuple(each.forward for each in found.eliminated), found.right)
+
+    alone = reduced(system.right)[0]  # only its parts that do not depend on the right side are used
+    forwards, rights = jax.vmap(lambda each: reduced(each)[1])(right)
+    log_det, number = jnp.zeros(()), len(right[0])
+    total = jnp.zeros((number, number))
+    for each, forward in zip(alone.eliminated, forwards, strict=True):
+        total += forward.reshape(number, -1) @ forward.reshape(number, -1).T
+        log_det += 2 * jnp.sum(small.half_log_det(each.root))
+    if not plan.dense:
+        rest = krylov.rest_of(system, alone._replace(right=rights), plan)
+        estimates, own = krylov.parts_of_evidence(rest, plan, probes)
+        return log_det + estimates, total + own
+    if plan.num_rest:
+        root = small.lapack_cholesky(alone.matrix[None])[0]
+        forward = solve_triangular(root, rights.T, lower=True)
+        total += forward.T @ forward
+        log_det += 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+    return log_det[None], total
 
 
 def quadratic(system: System, plan: Elimination, effects: Whitened) -> Scalar:

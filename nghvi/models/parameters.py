@@ -202,6 +202,17 @@ def from_free(
     return pack_lower(kappa + jnp.diag(near_zero.coordinate(log_sds - jnp.log(unit))))
 
 
+def multiplied(
+    free: Float[Array, " free"], log_factor: Scalar, r: int, correlated: bool
+) -> Float[Array, " free"]:
+    """Return the free parameters of Omega times a factor."""
+    if not correlated:
+        return free + log_factor
+    entries = unpack_lower(free, r, r)
+    below = jnp.exp(-0.5 * log_factor) * jnp.tril(entries, -1)
+    return pack_lower(below + jnp.diag(diagonal(entries) - 0.5 * log_factor))
+
+
 class LinearStart(NamedTuple):
     """Where a network with a skip connection starts: least squares without the network."""
 

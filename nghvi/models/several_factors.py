@@ -19,6 +19,7 @@ import numpy as np
 from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Float
 
+from nghvi._core.variational import Variational
 from nghvi._linalg import small
 from nghvi._typing import Data, Key, Scalar
 from nghvi.data.elimination import Elimination
@@ -26,7 +27,7 @@ from nghvi.data.factors import CrossedStatistics, Sums
 from nghvi.data.panel import CrossedPanel
 from nghvi.latents import conjugate, krylov, schur
 from nghvi.latents import selected_inverse as inverse
-from nghvi.models import parameters
+from nghvi.models import lookups, parameters
 from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import LinearStart, MixedParams, Spread
 from nghvi.networks import Skip
@@ -193,10 +194,11 @@ class SeveralFactors(WithFactors):
     """Several factors with a Gaussian response, whose effects all integrate out exactly.
 
     ``num_probes``: number of random signs that estimate a determinant too large to compute; 0 if
-    none is.
+    none is. ``lookup``: if given, it replaces most eliminations.
     """
 
     num_probes: int = eqx.field(static=True, default=0)
+    lookup: lookups.Lookup | None = None
 
     def suited(self, data: Summed) -> "SeveralFactors":
         if isinstance(data, CrossedPanel):
@@ -216,6 +218,8 @@ class SeveralFactors(WithFactors):
         )
 
     def evaluation_size(self, data: Summed) -> int:
+        if self.lookup is not None:
+            return self.lookup.coefficients.size
         rows = data.rows_read * self.trunk.num_features
         return rows + data.plan.size * max(self.num_probes, 1)
 
@@ -223,7 +227,29 @@ class SeveralFactors(WithFactors):
         return not data.plan.dense
 
     def refined(self) -> "SeveralFactors":
-        return dataclasses.replace(self, num_probes=MORE * self.num_probes)
+        if not self.num_probes:
+            return self
+        return dataclasses.replace(self, num_probes=MORE * self.num_probes, lookup=None)
+
+    def looks_up(self, data: Summed) -> bool:
+        return isinstance(data, CrossedStatistics) and lookups.is_worth_while(self, data)
+
+    def with_lookup(self, q: Variational, data: Summed) -> "SeveralFactors":
+        if not (isinstance(data, CrossedStatistics) and lookups.is_worth_while(self, data)):
+            return self
+        return dataclasses.replace(self, lookup=lookups.fitted(self, data, q))
+
+    def deviations(self, params: MixedParams, data: Summed) -> Float[Array, " s"] | None:
+        if self.lookup is None or not isinstance(data, CrossedStatistics):
+            return None
+        return lookups.deviations(params, self, data)
+
+    def plain(self) -> "SeveralFactors":
+        return dataclasses.replace(self, lookup=None)
+
+    @property
+    def one_by_one(self) -> bool:
+        return self.lookup is not None  # since it is looked up or not
 
     def sums(self, params: MixedParams, data: Summed) -> Sums:
         """Return the sums over all rows at these parameters, in the order of elimination."""
@@ -247,13 +273,20 @@ class SeveralFactors(WithFactors):
         """Return the exact conditional of the whitened effects of all factors."""
         return schur.condition(schur.reduce(self.system(params, data), data.plan))
 
-    def _probes(self, plan: Elimination) -> Float[Array, "s m"]:
+    def probes(self, plan: Elimination) -> Float[Array, "s m"]:
+        """Return the random signs that are common to all theta."""
         return krylov.common_signs(self.num_probes, plan.num_rest)
 
     def log_marginal(self, params: MixedParams, data: Summed) -> Scalar:
+        if self.lookup is None:
+            return self.computed_log_marginal(params, data)
+        return lookups.log_marginal(params, self, data)
+
+    def computed_log_marginal(self, params: MixedParams, data: Summed) -> Scalar:
+        """Return :meth:`log_marginal` by eliminating the effects."""
         sums, plan = self.sums(params, data), data.plan
         system, noise_var = self._whitened(sums, params, plan), jnp.exp(params.dispersion[0])
-        effects = inverse.log_evidence(system, plan, self._probes(plan))
+        effects = inverse.log_evidence(system, plan, self.probes(plan))
         noise = inverse.log_noise(sums.square, sums.num_rows, noise_var)
         return noise + effects + self.log_prior(params)
 
@@ -277,7 +310,7 @@ class SeveralFactors(WithFactors):
             len(effects) * jnp.sum(jnp.log(jnp.diagonal(root)))
             for effects, root in zip(latents, lower, strict=True)
         )
-        density = inverse.log_density(self.system(params, data), plan, self._probes(plan), in_order)
+        density = inverse.log_density(self.system(params, data), plan, self.probes(plan), in_order)
         return density + sum(log_dets)
 
     def draw_effects(

@@ -17,6 +17,7 @@ from scipy.linalg import block_diag
 
 from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
+from nghvi._linalg.threads import one_thread
 from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.data import Rows
@@ -263,6 +264,7 @@ class MixedPosterior(NamedTuple):
             "effects_cov": root @ root.transpose(0, 2, 1),
         }
 
+    @one_thread
     def joint(self, number: int, seed: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Return joint draws of theta, (S, m), and of every factor's effects, (S, K, r).
 
@@ -300,6 +302,7 @@ class MixedPosterior(NamedTuple):
         """Return joint draws of globals and effects on the raw scale, by name."""
         return self.at(*self.joint(number, seed))
 
+    @one_thread
     def effect_moments(self, most: int = 2000) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return posterior mean and sd of every factor's effects, (K, r) each, on the raw scale.
 

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 from scipy import special
 
 from nghvi._core.response import Support
+from nghvi._linalg.threads import one_thread
 from nghvi._programs import program
 from nghvi._typing import Data, Key
 from nghvi.data.blocks import padded
@@ -151,6 +152,7 @@ class Predicted(NamedTuple):
     """Log predictive density at y; meaningless if no y was given."""
 
 
+@one_thread
 def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = None) -> Predicted:
     """Return predictive moments of each row, and log predictive densities at y."""
     n = len(request.x)
@@ -165,6 +167,7 @@ def cdf(posterior: MixedPosterior, request: Request, y: np.ndarray) -> Float[np.
     return around(posterior, request, y)[1]
 
 
+@one_thread
 def around(
     posterior: MixedPosterior, request: Request, y: np.ndarray
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
@@ -183,6 +186,7 @@ def between(below: np.ndarray, up_to: np.ndarray, seed: int) -> Float[np.ndarray
     return below + rng.random(len(below)) * (up_to - below)
 
 
+@one_thread
 def interval(
     posterior: MixedPosterior, request: Request, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -230,6 +234,7 @@ def distance_of_starts(
     return np.abs(one.mean(axis=0) - other.mean(axis=0)) / np.concatenate([one, other]).std(axis=0)
 
 
+@one_thread
 def _joint_draws(
     posterior: MixedPosterior, request: Request, *, noise: bool
 ) -> Float[np.ndarray, "s n"]:

@@ -93,11 +93,19 @@ class Pool(NamedTuple):
         return best._replace(theta=theta, weight=weight)
 
     def few(self, most: int, rng: np.random.Generator) -> Float[np.ndarray, "s m"]:
-        """Return at most ``most`` equally weighted draws, for what takes seconds per draw.
+        """Return at most ``most`` equally weighted points, for what takes seconds per point.
 
-        The first points of a Sobol sequence are themselves evenly spread. A pool of another size
-        than such a sequence holds independent draws.
+        2 m points, opposite in pairs along m random orthogonal directions, have the mean and the
+        covariance of all draws: averages of cubic functions of a Gaussian theta are exact. If these
+        are too many, points are drawn, or are the first of a Sobol sequence, which are themselves
+        evenly spread. A pool of another size than such a sequence holds independent draws.
         """
+        m = self.theta.shape[1]
+        centre, root = _moments(self)
+        if 2 * m <= most and root is not None:
+            direction = np.linalg.qr(rng.standard_normal((m, m)))[0]
+            away = np.sqrt(m) * direction @ root.T
+            return centre + np.concatenate([away, -away])
         even = not self.corrected and len(self.theta) == 2**LOG2_SPREAD
         return self.theta[: min(most, EVEN)] if even else self.resample(most, rng)
 

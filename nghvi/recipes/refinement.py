@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from nghvi._core.batches import Batches
 from nghvi._core.draws import AntitheticDraws, DrawScheme, OrthogonalDraws
 from nghvi._core.evaluate import log_targets, side_by_side, values_and_scores
-from nghvi._core.model import LatentModel, MarginalModel
+from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key
@@ -51,8 +51,9 @@ def refinements_needed(
         at = np.asarray(centre)[None]
         rough, fine = (values_and_scores(m, data, at)[1][0] for m in (model, yardstick))
         return int(not np.abs(pull(jnp.asarray(fine - rough))[0]).max() < TOLERANCE)
-    scheme = OrthogonalDraws() if q.noise_dim <= MANY else AntitheticDraws(2 * MANY)
-    noise, theta = (np.asarray(each) for each in _noise_and_draws(scheme, key, q))
+    if (error := _trend_of_noise(key, model, data, q)) is not None:
+        return int(error > ASTRAY)
+    noise, theta = (np.asarray(each) for each in _noise_and_draws(_scheme(q), key, q))
 
     def values(model: MarginalModel) -> np.ndarray:
         return log_targets(model, data, theta, side_by_side(model, data))
@@ -71,15 +72,53 @@ def refinements_needed(
     return number
 
 
+def _trend_of_noise(key: Key, model: MarginalModel, data: Data, q: Variational) -> float | None:
+    """Return twice the standard error of the largest trend that noise of common draws causes.
+
+    It follows from how these draws differ among themselves; None if the model cannot tell.
+    """
+    if not model.is_drawn(data):
+        return None
+    noise, theta = (np.asarray(each) for each in _noise_and_draws(_scheme(q), key, q))
+    found = _deviations(model, data, jax.device_put(theta))
+    if found is None:
+        return None
+    each = np.asarray(found)
+    errors = np.linalg.norm(_trends(each, noise), axis=-1) / np.sqrt(
+        each.shape[1] * (each.shape[1] - 1)
+    )
+    return float(2 * errors.max())
+
+
+@program
+def _deviations(
+    model: MarginalModel, data: Data, theta: Float[Array, "n m"]
+) -> Float[Array, "n s"] | None:
+    unravel = unraveller(model, data)
+    return jax.vmap(lambda t: model.deviations(unravel(t), data))(theta)
+
+
+def _scheme(q: Variational) -> DrawScheme:
+    return OrthogonalDraws() if q.noise_dim <= MANY else AntitheticDraws(2 * MANY)
+
+
+def _trends(
+    values: Float[np.ndarray, "n ..."], noise: Float[np.ndarray, "n e"]
+) -> Float[np.ndarray, "2 e ..."]:
+    """Return slopes and bends of values over draws."""
+    level = values.mean(axis=0)
+    slopes = noise.T @ values / len(noise)
+    bends = 0.5 * (noise**2 - 1).T @ (values - level) / len(noise)
+    return np.stack([slopes, bends])
+
+
 def _apart(
     difference: Float[np.ndarray, " s"], noise: Float[np.ndarray, "s e"]
 ) -> tuple[float, float]:
     """Return level and largest trend of the difference of two log densities over draws of q."""
     with np.errstate(invalid="ignore"):  # inf - inf is NaN, which is within no bound
-        level = difference.mean()
-        slopes = difference @ noise / len(noise)
-        bends = 0.5 * (difference - level) @ (noise**2 - 1) / len(noise)
-    return float(np.abs(level)), float(np.abs([slopes, bends]).max())
+        trends = _trends(difference, noise)
+    return float(np.abs(difference.mean())), float(np.abs(trends).max())
 
 
 @program

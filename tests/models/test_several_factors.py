@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from nghvi._core.model import unraveller
+from nghvi._core.model import initial_theta, unraveller
+from nghvi.data import elimination
 from nghvi.data.factors import CrossedStatistics, FactorRows
 from nghvi.inference import infer, unravel_draws
+from nghvi.models import lookups, parameters
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.several_factors import ByFactor, SeveralFactors
 from nghvi.networks import Identity
 from nghvi.priors import HalfT, HuangWand, Priors
+from nghvi.recipes.smooth import laplace_start
 from nghvi.responses import RESPONSES
 from tests.latents.test_schur import Example
 
@@ -164,3 +167,53 @@ def test_a_few_levels_are_fitted_exactly():
     ours = weight @ log_sds
     assert np.all(np.abs(ours - mean) < 0.05 * sd)
     np.testing.assert_allclose(np.sqrt(weight @ (log_sds - ours) ** 2), sd, rtol=0.05)
+
+
+def crossed_rows(shape, number=3000):
+    rng = np.random.default_rng(8)
+    codes = np.column_stack([rng.integers(0, k, number) for k in shape])
+    x = np.column_stack([np.ones(number), rng.standard_normal(number)])
+    y = x @ [1.0, 0.5] + rng.standard_normal(number)
+    slopes = 0.4 * x[:, 1] * rng.standard_normal(shape[0])[codes[:, 0]]
+    y += slopes + sum(0.6 * rng.standard_normal(k)[c] for k, c in zip(shape, codes.T, strict=True))
+    return FactorRows(x, y, codes, None, shape)
+
+
+@pytest.mark.parametrize("columns", [10**6, 0], ids=["dense", "not formed"])
+def test_most_eliminations_are_looked_up(columns, monkeypatch):
+    monkeypatch.setattr(elimination, "MOST_COLUMNS", columns)
+    random = ((0, 1), (0,))
+    data = CrossedStatistics.from_rows(crossed_rows((90, 50)), random)
+    model = dataclasses.replace(
+        PLAIN, trunk=Identity(2), parts=(HuangWand(scale=(1.0, 2.0)), HalfT())
+    ).suited(data)
+    begin = laplace_start(model, data, initial_theta(jax.random.key(0), model, data))
+    assert model.with_lookup(begin, data) is model  # since evaluations are fast
+    monkeypatch.setattr(lookups, "LEAST_SIZE", 0)
+    looking = model.with_lookup(begin, data)
+    assert looking.lookup is not None
+    assert looking.evaluation_size(data) < model.evaluation_size(data)
+    unravel = unraveller(model, data)
+
+    def both(own):
+        return jax.jit(jax.value_and_grad(lambda t: own.log_marginal(unravel(t), data)))
+
+    root = np.asarray(begin.factor)
+    noise = np.random.default_rng(1).standard_normal((4, len(root)))
+    for theta in np.asarray(begin.centre) + noise @ root.T:
+        (value, slope), (near, near_slope) = both(model)(theta), both(looking)(theta)
+        assert 0 < abs(value - near) < 2 * lookups.ACCURATE
+        near = root.T @ (near_slope - slope)
+        np.testing.assert_allclose(near, 0, atol=2 * lookups.ACCURATE)
+    far = np.asarray(begin.centre) + 20 * root @ np.eye(len(root))[-1]
+    for one, other in zip(both(model)(far), both(looking)(far), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+
+
+def test_a_multiple_of_a_covariance_has_the_multiple_as_free_parameters():
+    free, factor = jnp.array([0.3, -0.7, 0.2]), 1.7
+    for prior, own, r in ((HuangWand(), free, 2), (HalfT(), free, 3)):
+        found = parameters.multiplied(own, np.log(factor), r, prior.correlated)
+        roots = (np.linalg.inv(prior.precision_factor(each, r)) for each in (own, found))
+        before, after = (root.T @ root for root in roots)
+        np.testing.assert_allclose(after, factor * before)

@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from threadpoolctl import threadpool_limits
 
 from nghvi._core.draws import flat_normal
 from nghvi._core.errors import InputError
@@ -33,6 +32,7 @@ from nghvi._core.model import unraveller
 from nghvi._core.variational import RemainingError
 from nghvi._linalg import small
 from nghvi._linalg.lowrank import pack_lower
+from nghvi._linalg.threads import one_thread
 from nghvi._linalg.tree import exact_solve, materialise, tree_norm, tree_where
 from nghvi._programs import program
 from nghvi._typing import Key, PyTree, Scalar
@@ -76,7 +76,7 @@ class DaviFit(NamedTuple):
     """KL(N(mu_k, C_k C_k') || N(0, I)) in nats, 0 at the optimum."""
 
 
-@threadpool_limits.wrap(limits=1, user_api="blas")
+@one_thread
 def davi(
     model: MixedModel,
     rows: Rows,
