@@ -1,6 +1,7 @@
 """LAPACK on one thread: waking a second one costs more than it gains, on a busy machine tenfold."""
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -24,6 +25,5 @@ def one_thread(function: Callable[P, Out]) -> Callable[P, Out]:
 @functools.cache
 def _controller() -> ThreadpoolController:
     """Look for the libraries once, which takes milliseconds."""
-    import scipy.linalg  # noqa: F401  (it loads the LAPACK that JAX calls)
-
+    importlib.import_module("scipy.linalg")  # it loads the LAPACK that JAX calls
     return ThreadpoolController()
