@@ -9,6 +9,10 @@ Tables in ``CHOSEN_ON`` were looked at while defaults were chosen, those in ``JU
 Simulated tables are always there, as are those of scikit-learn and, if it is installed,
 statsmodels; others are read from ``--data DIR``.
 
+Names such as ``friedman:logit`` stand for a table with another response: y lies above its median or
+not (``logit``, ``probit``), or is the mean of a count (``poisson``). For classes R2 is that of
+the probability, and there are no intervals.
+
 Run: python -m benchmarks.tables --data DIR [--tables radon,exam] [--splits 2] [--out FILE]
 """
 
@@ -171,6 +175,24 @@ def fair(rng: np.random.Generator, rows: int = 1500) -> pd.DataFrame:
     return table.rename(columns={"rate_marriage": "y"}).assign(group=group)
 
 
+def affairs(rng: np.random.Generator, rows: int = 2000) -> pd.DataFrame:
+    """Whether women had affairs, some of 6,366; groups are occupations of both partners."""
+    table = fair(rng, rows).rename(columns={"y": "rating"})
+    return table.assign(y=(table.pop("affairs") > 0).astype(float))
+
+
+def visits(rng: np.random.Generator, rows: int = 2500) -> pd.DataFrame:
+    """Visits to doctors in a year, some of 20,190; groups are kinds of insurance."""
+    from statsmodels.datasets import randhie as bundled
+
+    table = bundled.load_pandas().data.iloc[rng.permutation(20190)[:rows]].reset_index(drop=True)
+    plan = table[["lncoins", "idp", "fmde"]].round(1).astype(str)
+    group = plan["lncoins"] + plan["idp"] + plan["fmde"]
+    table = table.assign(group=group.astype("category").cat.codes)
+    table = table.drop(columns=["lncoins", "idp", "fmde"]).rename(columns={"mdvis": "y"})
+    return table[table.groupby("group")["y"].transform("size") > 2].reset_index(drop=True)
+
+
 SIMULATED: dict[str, Simulated] = {
     "friedman": friedman,
     "network": network,
@@ -183,6 +205,8 @@ SIMULATED: dict[str, Simulated] = {
     "careers": careers,
     "grunfeld": grunfeld,
     "fair": fair,
+    "affairs": affairs,
+    "visits": visits,
 }
 READ = {
     "radon": ("radon_mn", "county_idx", "log_radon", ("log_uppm", "floor_measure"), None),
@@ -190,8 +214,17 @@ READ = {
     "insteval": ("InstEval", "d", "y", ("studage", "lectage", "service", "dept"), 3000),
     "sleepstudy": ("sleepstudy", "Subject", "Reaction", ("Days",), None),
     "orthodont": ("Orthodont", "Subject", "distance", ("age", "Sex"), None),
+    "contraception": ("Contraception", "district", "use01", ("livch", "age", "urban"), None),
+    "epil": ("epil", "subject", "y", ("trt", "lbase", "lage", "visit"), None),
 }
 """File, group, response, inputs and the number of rows that are taken of a large file."""
+RESPONSES = {
+    "affairs": "logit",
+    "contraception": "logit",
+    "visits": "negative-binomial",
+    "epil": "negative-binomial",
+}
+"""Responses of tables that have none in their name; others are Gaussian."""
 CHOSEN_ON = ("radon", "friedman", "network", "slopes")
 JUDGED_ON = (
     "exam",
@@ -209,11 +242,26 @@ JUDGED_ON = (
 )
 
 
+def response_of(name: str) -> str:
+    """The response by which a table is fitted."""
+    return name.partition(":")[2] or RESPONSES.get(name, "gaussian")
+
+
+def with_response(table: pd.DataFrame, response: str, rng: np.random.Generator) -> pd.DataFrame:
+    """The table with classes or counts in place of y."""
+    if response == "poisson":
+        eta = 0.5 + 0.6 * (table["y"] - table["y"].mean()) / table["y"].std()
+        return table.assign(y=rng.poisson(np.exp(eta)).astype(float))
+    return table.assign(y=(table["y"] > table["y"].median()).astype(float))
+
+
 def load(name: str, split: int, data: pathlib.Path | None) -> pd.DataFrame | None:
     """A table with columns ``y`` and ``group``; None where its file is not there."""
-    rng = np.random.default_rng([split, *name.encode()])
-    if name in SIMULATED:
-        return SIMULATED[name](rng)
+    plain, _, response = name.partition(":")
+    rng = np.random.default_rng([split, *plain.encode()])
+    if plain in SIMULATED:
+        table = SIMULATED[plain](rng)
+        return with_response(table, response, rng) if response else table
     file, group, y, inputs, number = READ[name]
     path = None if data is None else data / f"{file}.csv"
     if path is None or not path.exists():
@@ -250,9 +298,11 @@ class Scored(NamedTuple):
     upper: np.ndarray
 
 
-def of_nghvi(model: str, train: pd.DataFrame, split: int) -> tuple[Callable, dict]:
+def of_nghvi(model: str, train: pd.DataFrame, split: int, response: str) -> tuple[Callable, dict]:
     """A fit by default settings: what it predicts, and facts about it."""
-    estimator = nghvi.MixedRegressor("group", random_state=split, **MODELS[model])
+    classes = response in ("logit", "probit")
+    kind = nghvi.MixedClassifier if classes else nghvi.MixedRegressor
+    estimator = kind("group", random_state=split, response=response, **MODELS[model])
     estimator.fit(train.drop(columns="y"), train["y"].to_numpy())
 
     def scored(table: pd.DataFrame, which: str) -> Scored:
@@ -260,13 +310,17 @@ def of_nghvi(model: str, train: pd.DataFrame, split: int) -> tuple[Callable, dic
         with warnings.catch_warnings():  # groups are new on purpose
             warnings.simplefilter("ignore")
             density = estimator.log_densities(x, y, draws=500)
+            if classes:
+                unknown = np.full(len(y), np.nan)
+                mean = estimator.predict_proba(x, draws=500)[:, 1]
+                return Scored(density, mean, unknown, unknown)
             ends = estimator.predict_interval(x, level=LEVEL, draws=500)
             return Scored(density, estimator.predict(x, draws=500), *ends)
 
     return scored, {"elbo": estimator.elbo_, "verdict": estimator.verdict_}
 
 
-def of_peer(model: str, train: pd.DataFrame, split: int) -> tuple[Callable, dict]:
+def of_peer(model: str, train: pd.DataFrame, split: int, response: str) -> tuple[Callable, dict]:
     """The same of another method, whose predictions are normal."""
     predict = PEERS[model](train, split)
 
@@ -283,7 +337,7 @@ def fit(name: str, split: int, model: str, table: pd.DataFrame) -> dict:
     parts = divide(table, split)
     begun = time.perf_counter()
     train = parts["train"]
-    scored, facts = (of_nghvi if model in MODELS else of_peer)(model, train, split)
+    scored, facts = (of_nghvi if model in MODELS else of_peer)(model, train, split, response_of(name))
     row = {"table": name, "split": split, "model": model, "seconds": time.perf_counter() - begun}
     row |= {"rows": len(train), "groups": int(train["group"].nunique())} | facts
     for part in ("known", "new"):

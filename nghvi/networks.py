@@ -54,6 +54,11 @@ class Trunk(eqx.Module):
         """Whether one of the weights scales all features that are learnt."""
         return False
 
+    @property
+    def num_learnt(self) -> int:
+        """Number of features that are scaled like this, the last ones."""
+        return 0
+
     def size_of(self, weights: PyTree) -> float:
         """Return the absolute value of this scale; infinity if there is none."""
         return math.inf
@@ -181,6 +186,10 @@ class Skip(Trunk):
     @property
     def sized(self) -> bool:
         return True
+
+    @property
+    def num_learnt(self) -> int:
+        return self.network.num_features - 1
 
     def rough(self) -> "Skip":
         return dataclasses.replace(self, network=self.network.rough())

@@ -234,6 +234,10 @@ class MarginalModel(LatentModel):
         """Return the model with a cheap, approximate :meth:`log_marginal`; itself if none."""
         return self
 
+    def in_few_digits(self) -> Self:
+        """Return a faster model that computes the same to fewer digits, for noisy steps."""
+        return self
+
 
 def _of_model(ability: str) -> property:
     return property(lambda self: getattr(self.model, ability))
@@ -266,6 +270,9 @@ class DividedModel(MarginalModel):
 
     def approximate(self) -> Self:
         return dataclasses.replace(self, model=self.model.approximate())
+
+    def in_few_digits(self) -> Self:
+        return dataclasses.replace(self, model=self.model.in_few_digits())
 
 
 def parameter_dimension(model: LatentModel, data: Data) -> int:

@@ -37,7 +37,7 @@ class Score(eqx.Module):
 
 
 class Integrated(Score):
-    """The score of log p(y, theta) with z integrated out, approximately if ``roughly``."""
+    """The score of log p(y, theta) with z integrated out, to fewer digits if ``roughly``."""
 
     roughly: bool = eqx.field(static=True, default=False)
 
@@ -49,7 +49,7 @@ class Integrated(Score):
                 f"{type(model).__name__} has no log_marginal, so z cannot be integrated out: "
                 "derive it from MarginalModel, or use Sampled()."
             )
-        model = model.approximate() if self.roughly else model
+        model = model.in_few_digits() if self.roughly else model
         unravel = unraveller(model, data)
         return *jax.value_and_grad(lambda t: model.log_marginal(unravel(t), data))(theta), ()
 

@@ -75,9 +75,9 @@ def assemble(
     _check_facts(settings, spec, response)
     check_supported(settings, spec.terms, spec.deep, response)
     number = len(source.inputs) - len(spec.facts)
-    structure = Structure.of(settings, spec, source.inputs[:number], response)
+    structure = Structure.of(settings, spec, source.inputs[:number])
     sample = source.sample._replace(x=source.sample.x[:, :number])
-    structure = structure.with_usual_effects(spec, sample.x, sample.codes, source.groups)
+    structure = structure.with_usual_effects(spec, sample.x, sample.codes, source.groups, response)
     bound = response.given(source.sample.x[:, number:] if spec.facts else None)
     with naming_kept(source.kept):
         if spec.facts:
@@ -209,7 +209,7 @@ def _model_and_data(
     in_pieces = batch_groups is not None or not isinstance(rows, Rows)
     # Gibbs draws a number for every observation; its many cheap steps suit those of a network.
     sweeps = PUBLISHED_SWEEPS if by_rule else DEEP_SWEEPS
-    own_network = spec.deep and ours and not in_pieces
+    own_network = spec.deep and ours and not (in_pieces or structure.trunk.sized)
     gibbs = not response.conjugate and not counted and (by_rule or own_network)
     model = structure.model(response, sweeps if gibbs else None)
     # Rules run a network on repeated inputs once; linear models start them from the rows.

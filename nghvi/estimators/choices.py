@@ -268,14 +268,14 @@ def choose_trunk(num_inputs: int, hidden: Any, activation: str, trunk: Any) -> T
     return Perceptron(num_inputs, tuple(int(w) for w in hidden), activation)
 
 
-def choose_skip(settings: "MixedEstimator", response: Response) -> bool:
+def choose_skip(settings: "MixedEstimator") -> bool:
     """Return whether the inputs are features beside those of the network."""
     if settings.skip not in (True, False, "auto"):
         raise DataError(f"skip={settings.skip!r}: choose True, False or 'auto'.")
     if settings.skip != "auto":
         return bool(settings.skip)
     ours = settings.method == "auto" and settings.priors is None
-    return bool(settings.hidden) and ours and response.conjugate
+    return bool(settings.hidden) and ours
 
 
 def scales_inputs(settings: "MixedEstimator") -> bool:

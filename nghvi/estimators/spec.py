@@ -165,7 +165,7 @@ class Structure(NamedTuple):
 
     @staticmethod
     def of(
-        settings: "MixedEstimator", spec: Spec, names: tuple[str, ...], response: Response
+        settings: "MixedEstimator", spec: Spec, names: tuple[str, ...]
     ) -> "Structure":
         """Make a structure from a spec, the estimator's other settings and the inputs' names."""
         check_counts(steps=settings.steps, n_starts=settings.n_starts)
@@ -180,7 +180,7 @@ class Structure(NamedTuple):
             )
         trunk = choose_trunk(len(features), settings.hidden, settings.activation, settings.trunk)
         if spec.deep:
-            skip = choose_skip(settings, response)
+            skip = choose_skip(settings)
             trunk = Skip(trunk, len(names)) if skip else trunk
             beside = feature_names(names, True) if skip else (INTERCEPT,)
             learnt = _names_of_learnt(trunk.num_features - len(beside), beside)
@@ -198,7 +198,7 @@ class Structure(NamedTuple):
         return Structure(priors[0], trunk, features, *known, effects, of_effects)
 
     def with_usual_effects(
-        self, spec: Spec, x: np.ndarray, codes: np.ndarray, groups: Groups
+        self, spec: Spec, x: np.ndarray, codes: np.ndarray, groups: Groups, response: Response
     ) -> "Structure":
         """Choose the features with effects if that is left to a network.
 
@@ -210,7 +210,9 @@ class Structure(NamedTuple):
         most = int(np.argmax(levels[: len(levels) - len(spec.pooled)] or levels))
         if not (spec.deep and spec.terms and _is_auto(spec.terms[most].random)):
             return self
-        own = self._usual(x, codes.reshape(len(codes), -1)[:, most], levels[most])
+        own: Columns = (0,)
+        if response.conjugate or not isinstance(self.trunk, Skip):
+            own = self._usual(x, codes.reshape(len(codes), -1)[:, most], levels[most])
         return self._replace(effects=(*self.effects[:most], own, *self.effects[most + 1 :]))
 
     def _usual(self, x: np.ndarray, codes: np.ndarray, num_groups: int) -> Columns:
@@ -220,7 +222,9 @@ class Structure(NamedTuple):
         which would be effects of the group itself; nor of so many inputs that the groups'
         covariance matrices would cost more than the network; nor, if there are few groups, of what
         it learns. Effects are integrated out and weights are not, so that a bound on the evidence
-        prefers a curve per group to one for all, and says nothing about new groups.
+        prefers a curve per group to one for all, and says nothing about new groups. If effects
+        have no closed form, only the intercept has them: integrals over many effects would take too
+        long for the many steps of a network.
         """
         if not isinstance(self.trunk, Skip):
             return tuple(range(len(self.features)))

@@ -201,8 +201,8 @@ class Collapsed(MarginalModel):
     def evaluation_size(self, data: GroupedData) -> int:
         return self.model.evaluation_size(data)
 
-    def approximate(self) -> "Collapsed":
-        return Collapsed(self.model.approximate())
+    def in_few_digits(self) -> "Collapsed":
+        return Collapsed(self.model.in_few_digits())
 
 
 @program

@@ -140,13 +140,16 @@ class MixedModel(MarginalModel):
         return self if self.grid is None else dataclasses.replace(self, num_nodes=nodes, grid=None)
 
     def approximate(self) -> "MixedModel":
-        if self.response.conjugate:
-            return dataclasses.replace(self, trunk=self.trunk.rough())
-        return dataclasses.replace(self, num_nodes=1, grid=None) if self.num_effects else self
+        if self.in_closed_form:
+            return self
+        return dataclasses.replace(self, num_nodes=1, grid=None)
+
+    def in_few_digits(self) -> "MixedModel":
+        return dataclasses.replace(self, trunk=self.trunk.rough())
 
     @property
     def moves_naturally(self) -> bool:
-        return self.trunk.sized and self.response.conjugate
+        return self.trunk.sized and self.integration_is_cheap
 
     def given_up(self, params: MixedParams) -> bool:
         return self.trunk.sized and self.trunk.size_of(params.weights) < LEAST_SIZE
@@ -374,7 +377,7 @@ class MixedModel(MarginalModel):
         return data.over_groups(conjugate.log_density(self.conditional(params, data), latents))
 
     def log_at_rest(self, params: MixedParams, data: GroupedData) -> Scalar | None:
-        if self.response.conjugate:
+        if self.response.conjugate or self.moves_naturally:
             return None  # integrating the effects costs little and shows more
         without = dataclasses.replace(self, random=())
         return without.log_marginal(params._replace(effects=jnp.zeros(0)), data)

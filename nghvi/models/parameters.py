@@ -88,21 +88,25 @@ def first_params(model: "MixedModel", key: Key, data: Data) -> MixedParams:
         dispersion = jnp.log(jnp.maximum(data.square_total / data.num_rows, floor))[None]
         unit = jnp.exp(dispersion[0]) / jnp.maximum(data.effects_square, 1e-300)
     else:
-        coef = jnp.zeros(q).at[0].set(model.response.typical_predictor)
+        known = q - model.trunk.num_learnt
+        coef = jnp.zeros(known).at[0].set(model.response.typical_predictor)
+        coef = jnp.concatenate([coef, _first_learnt(model, key)])
         dispersion = model.response.start(data.variance)
         unit = jnp.ones(r)
     # A network climbs with effects at rest (log_at_rest), and then needs only small ones.
-    tiny = not (model.response.conjugate or model.trunk.linear)
+    tiny = not (model.response.conjugate or model.trunk.linear or model.moves_naturally)
     variances = jnp.clip((0.01 if tiny else 0.2) * unit, 1e-8, 1e8)
     if (start := model.start) is not None:
-        known = start.coef.size
-        others = 0.3 * jax.random.normal(jax.random.fold_in(key, 1), (q - known,))
-        coef = jnp.concatenate([start.coef, others])
+        coef = jnp.concatenate([start.coef, _first_learnt(model, key)])
         dispersion = jnp.log(start.noise)[None]
         variances = jnp.where(np.array(model.random) == 0, start.between, 0.02 * start.noise)
     effects = model.effects_from_free(model.effects_prior.start(variances))
     scales = jnp.zeros(model.num_scales(weights))
     return MixedParams(weights, coef, dispersion, effects, scales)
+
+
+def _first_learnt(model: "MixedModel", key: Key) -> Float[Array, " w"]:
+    return 0.3 * jax.random.normal(jax.random.fold_in(key, 1), (model.trunk.num_learnt,))
 
 
 class Spread(eqx.Module):

@@ -27,7 +27,7 @@ from nghvi._core.sobol import sobol
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data
-from nghvi.recipes.surface import Surface, draws_for_surface, fitted_surface
+from nghvi.recipes.surface import MISSED, WIDER, Surface, draws_for_surface, fitted_surface
 
 RELIABLE = 0.7
 """Pareto shape above which importance weights are not to be trusted."""
@@ -41,6 +41,9 @@ posterior sd."""
 LOG2_SPREAD, EVEN = 12, 32
 """Number of evenly spread draws (as a power of two), and how many of the first ones give a mean
 more accurately than a hundred independent draws."""
+CHECKED = 32
+"""Number of draws with large weights, and of others, that a surface has to predict where it was not
+fitted."""
 TAIL = 5
 """Least number of weights in a tail."""
 EQUAL = 1e-8
@@ -161,20 +164,21 @@ def importance_pool(
     first = int(surface is not None)
     for turn in range(first, first + rounds):
         # Few draws give the proposal's moments only roughly, so a small round finds better ones
-        # first, unless a surface is known already. After that half of the draws are usually enough.
-        halved = turn == 1 and (expensive or surface is not None)
+        # first, unless a surface is known already. After that half of the draws are usually enough,
+        # but a surface makes the others cheap.
+        halved = turn == 1 and expensive and surface is None
         reduction = (3 if turn == 0 else int(halved)) if few else 0
         centre, root = _moments(current)
         if root is None:
             break
         standard = _t_points(m, log2_draws - reduction, rng)
         theta = centre + standard @ root.T
-        by_surface = np.full(len(theta), False) if surface is None else surface.holds(theta)
-        log_target = np.empty(len(theta))
-        log_target[~by_surface] = log_targets(model, data, theta[~by_surface], batch)
-        if surface is not None:
-            log_target[by_surface] = surface(theta[by_surface])
-        log_ratio = log_target - _t_log_density(standard, root)
+        log_proposal = _t_log_density(standard, root)
+        if surface is None:
+            log_target = log_targets(model, data, theta, batch)
+        else:
+            log_target = _by_surface(surface, model, data, theta, log_proposal, batch)
+        log_ratio = log_target - log_proposal
         if not np.isfinite(log_ratio).any():
             break
         weight, k_hat = smooth_weights(np.maximum(log_ratio, log_ratio.max() - 700))
@@ -189,6 +193,39 @@ def importance_pool(
             break
     found = Pool.merged(kept) if kept else None
     return found if found is not None and found.effective > 50 + 10 * m else None
+
+
+def _by_surface(
+    surface: Surface,
+    model: MarginalModel,
+    data: Data,
+    theta: Float[np.ndarray, "s m"],
+    log_proposal: Float[np.ndarray, " s"],
+    batch: int | None,
+) -> Float[np.ndarray, " s"]:
+    """Return log targets, most of them by the surface.
+
+    Beyond the region where it was fitted the surface has to predict the draws to which it gives the
+    largest weights, and others that are spread evenly; otherwise all draws there are evaluated.
+    """
+    log_target = surface(theta)
+    exact = ~surface.holds(theta, WIDER)
+    between = np.flatnonzero(~exact & ~surface.holds(theta))
+    log_ratio = log_target[between] - log_proposal[between]
+    order = np.argsort(-log_ratio)
+    rest = order[CHECKED:]
+    checked = np.concatenate([order[:CHECKED], rest[:: max(1, len(rest) // CHECKED)]])
+    exact[between[checked]] = True
+    predicted = log_target[exact]
+    log_target[exact] = log_targets(model, data, theta[exact], batch)
+    if len(checked) < len(between):
+        chosen = np.isin(np.flatnonzero(exact), between)
+        error = (predicted - log_target[exact])[chosen]
+        weight = softmax((log_target - log_proposal)[exact][chosen])
+        if not np.sqrt(np.sum(weight * error**2)) < MISSED:
+            left = np.delete(between, checked)
+            log_target[left] = log_targets(model, data, theta[left], batch)
+    return log_target
 
 
 def _even(dim: int, log2_draws: int, rng: np.random.Generator) -> np.ndarray:

@@ -125,6 +125,7 @@ def collapsed_if_possible(model: LatentModel, data: Data, settings: Settings) ->
     whole = settings.batch_groups is None and mesh_of(settings.devices) is None
     ours = settings.method == "auto" and settings.of_family is None and settings.begin is None
     plain = not (model.known_coef or model.num_facts) and settings.latents != "sample"
+    plain = plain and model.response.conjugate
     return Collapsed(model) if whole and ours and plain else model
 
 

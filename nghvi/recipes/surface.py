@@ -5,8 +5,9 @@
 He_a are products of Hermite polynomials, orthonormal for a Gaussian x. Coefficients of degree three
 and four are shrunk, by as much as predicts left-out points best. The least squares are weighted by
 the posterior, so what they miss is uncorrelated, under the posterior, with x and its squares: means
-and variances computed with the surface are wrong only at second order. The surface is not used far
-out, where few points were evaluated.
+and variances computed with the surface are wrong only at second order. Farther out, where few
+points were evaluated, the surface is used only if it predicts some that are, and not at all very
+far out.
 
 If gradients are known as well, they are fitted together with the densities, in units of x. Hermite
 polynomials are orthogonal in both, so the best polynomial stays the same, but a draw of m
@@ -35,8 +36,9 @@ PENALTIES = 10.0 ** np.arange(-6, 1)
 MISSED = 0.15
 """Nats that a surface may miss, as the root mean square over the posterior of errors at left-out
 points."""
-WITHIN = 0.99
-"""Probability, under a Gaussian posterior, of the region in which a surface is used."""
+WITHIN, WIDER = 0.99, 0.9999
+"""Probability, under a Gaussian posterior, of the region in which a surface is fitted and used, and
+of the one in which it may be used if it predicts densities there."""
 
 
 class Surface(NamedTuple):
@@ -52,9 +54,11 @@ class Surface(NamedTuple):
         """Return the log density at every row."""
         return _polynomials(self._standard(theta), self.terms) @ self.coefficients
 
-    def holds(self, theta: Float[np.ndarray, "s m"]) -> Bool[np.ndarray, " s"]:
-        """Return whether each row lies in the region where the surface was fitted."""
-        bound = 2 * gammaincinv(len(self.centre) / 2, WITHIN)
+    def holds(
+        self, theta: Float[np.ndarray, "s m"], within: float = WITHIN
+    ) -> Bool[np.ndarray, " s"]:
+        """Return whether each row lies in the region of this probability about the centre."""
+        bound = 2 * gammaincinv(len(self.centre) / 2, within)
         return np.sum(self._standard(theta) ** 2, axis=1) < bound
 
     def _standard(self, theta: np.ndarray) -> np.ndarray:

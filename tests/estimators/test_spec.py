@@ -12,7 +12,6 @@ from nghvi.estimators.response_columns import RowFacts
 from nghvi.estimators.spec import Spec, Structure
 from nghvi.formula import learn
 from nghvi.priors import HalfT, HuangWand
-from nghvi.responses import Gaussian
 from tests.conftest import panel_frame
 
 FRAME = panel_frame().assign(h=panel_frame()["g"] % 3)
@@ -24,7 +23,7 @@ def structure(formula, **settings):
     estimator = MixedRegressor(formula=formula, **settings)
     design = learn(formula, FRAME)
     spec = Spec.of(estimator, design, RowFacts.of(estimator))
-    return spec, Structure.of(estimator, spec, design.columns, Gaussian())
+    return spec, Structure.of(estimator, spec, design.columns)
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def structure_of(frame, response="gaussian", **settings):
     """The structure of a model for this frame, and the names of its features with effects."""
     model = nghvi.MixedRegressor("g", hidden=(2,), response=response, **settings)
     spec, inputs = Spec.of(model, None, RowFacts.of(model)), frame.drop(columns="g")
-    made = Structure.of(model, spec, tuple(inputs), RESPONSES[response]())
+    made = Structure.of(model, spec, tuple(inputs))
     groups = frame["g"].to_numpy()
     made = made.with_usual_effects(spec, inputs.to_numpy(), groups, np.unique(groups))
     if model.priors is None:
