@@ -47,7 +47,7 @@ class Life:
         self.before = self.newest()
         self.begun = time.monotonic()
         command = [
-            *(sys.executable, "-m", "nghvi.cli", "fit", str(place / "data.csv"), "--quiet"),
+            *(sys.executable, "-m", "nghvi", "fit", str(place / "data.csv"), "--quiet"),
             *("--target", "y", "--group", "g", "--method", "sg-hvi", "--steps", str(steps)),
             *(
                 "--out",

@@ -19,9 +19,9 @@ from nghvi import scores
 from nghvi.data.grouped import Rows
 from nghvi.families import family_of
 from nghvi.inference import infer
+from nghvi.methods import published_start
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
-from nghvi.paper.methods.published_start import published_start
 from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors
 from nghvi.responses import Gaussian

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array, Float
 
+from nghvi._core.errors import DataError, suggest
 from nghvi._linalg import small
 from nghvi._programs import program
 from nghvi._sklearn import check_is_fitted
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, suggest
 from nghvi.data.labels import encode_groups
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.choices import check_counts, check_draws

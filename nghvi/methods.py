@@ -1,9 +1,9 @@
 """The paper's algorithms as objects whose fields say what a rule does.
 
-A factor Gaussian, started at scale 1 with loadings 0.01, is moved for a fixed number of steps, with
-one draw of theta and of z per step, and the average of the last 100 iterates is returned. Names
-such as ``method="ng-hvi"`` stand for the objects in :data:`PUBLISHED`; to change a constant, make
-another object::
+A factor Gaussian, started at scale 1 with loadings 0.01 (:func:`published_start`), is moved for a
+fixed number of steps, with one draw of theta and of z per step, and the average of the last 100
+iterates is returned. Names such as ``method="ng-hvi"`` stand for the objects in :data:`PUBLISHED`;
+to change a constant, make another object::
 
     from nghvi.methods import NaturalGradient
 
@@ -14,14 +14,20 @@ import abc
 import dataclasses
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
 
 from nghvi._core import direction
 from nghvi._core.direction import Direction
 from nghvi._core.errors import InputError
 from nghvi._core.step_rules import published_rule
+from nghvi._core.variational import Start
 from nghvi._linalg.tree import SolveOptions
 from nghvi.families.factor import FISHER
+from nghvi.models.mixed import GroupedData, MixedModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +143,25 @@ def published(method: Any) -> GradientMethod | None:
     if isinstance(method, GradientMethod):
         return method
     return PUBLISHED.get(method) if isinstance(method, str) else None
+
+
+def published_start(model: MixedModel, data: GroupedData, seed: int) -> Start:
+    """The authors' start: random weights with zero biases, everything else 0.01, sds of 1.
+
+    Their weights are uniform up to sqrt(6) / (n_in + n_out), not up to the root of the ratio. A
+    network of binary rows starts at 0 with sds of 0.01 instead: with those of 1 the ordinary
+    gradient's units die before they have learnt anything.
+    """
+    params = model.init_params(jax.random.key(seed), data)
+
+    def narrow(w: Array) -> Array:
+        fan_out, fan_in = w.shape[0], w.shape[1] - 1
+        return w * jnp.sqrt(fan_in) / (fan_in + fan_out)
+
+    binary_network = model.response.classes and not model.trunk.linear
+    rest = jax.tree.map(lambda x: jnp.full_like(x, 0.0 if binary_network else 0.01), params)
+    theta = ravel_pytree(rest._replace(weights=jax.tree.map(narrow, params.weights)))[0]
+    return Start(theta, 0.01 if binary_network else 1.0)
 
 
 def _wrong(method: GradientMethod, name: str, remedy: str) -> InputError:

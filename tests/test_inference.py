@@ -17,9 +17,9 @@ from nghvi.data.grouped import Rows
 from nghvi.families import CholeskyGaussian, Factor
 from nghvi.families.factor import project
 from nghvi.inference import infer
+from nghvi.methods import published_start
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
-from nghvi.paper.methods.published_start import published_start
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes import importance, smooth
 from nghvi.recipes.importance import Pool, pareto_shape

@@ -1,7 +1,11 @@
-"""The errors for input that is refused, and the warning for input that is only suspicious."""
+"""The errors for input that is refused, and the warning for input that is only suspicious.
+
+Also what their messages call a row, and what they take an unknown name to mean.
+"""
 
 import contextlib
 import contextvars
+import difflib
 import pathlib
 import re
 import sys
@@ -77,6 +81,16 @@ def row_names(rows: Iterable[int]) -> str:
     name = _place_of.get() or "position {}".format
     kinds, numbers = zip(*(name(int(row)).rsplit(" ", 1) for row in rows), strict=True)
     return f"{kinds[0]}{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a sentence on what an unknown name may mean: the closest name, or the known ones."""
+    known = [str(k) for k in known]
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    more = ", ..." if len(known) > 10 else ""
+    return f"There are {', '.join(map(repr, known[:10]))}{more}."
 
 
 class FormulaError(DataError):

@@ -55,8 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pkgutil.resolve_name(add)(command)
     chosen = parser.parse_args(given)
 
+    shown: set[str] = set()
+
     def show(message: Warning | str, *place: Any, **more: Any) -> None:
-        print(f"nghvi {chosen.command}: {one_line(message)}", file=sys.stderr)
+        if (line := one_line(message)) not in shown:  # a command may ask a model twice
+            shown.add(line)
+            print(f"nghvi {chosen.command}: {line}", file=sys.stderr)
 
     try:
         with warnings.catch_warnings():

@@ -46,7 +46,7 @@ def run_side_by_side(commands: Sequence[Sequence[str]], console: Console) -> int
         cores = free.get()
         console.print(f"started: nghvi {shlex.join(command)}", highlight=False, markup=False)
         process = subprocess.Popen(
-            [sys.executable, "-m", "nghvi.cli", *command],
+            [sys.executable, "-m", "nghvi", *command],
             env=quick_to_compile(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nghvi._core.errors import naming_rows
+from nghvi._core.errors import naming_rows, suggest
 from nghvi.cli import UsageError, one_line
 from nghvi.data import parquet
-from nghvi.data.frame import suggest
 
 if TYPE_CHECKING:
     from nghvi.estimators._base import MixedEstimator

@@ -4,7 +4,6 @@ Tables of pandas, polars and pyarrow (through narwhals) and numpy arrays become 
 labels.
 """
 
-import difflib
 import warnings
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
@@ -16,7 +15,7 @@ import pandas as pd
 from scipy.sparse import issparse
 
 from nghvi._core.errors import DataError as DataError
-from nghvi._core.errors import warn
+from nghvi._core.errors import suggest, warn
 from nghvi.data.labels import read_labels
 from nghvi.data.missing import (
     AFTERWARDS,
@@ -348,16 +347,6 @@ def _found(name: str, data: Any, columns: Iterable[str]) -> str:
     if name in getattr(getattr(data, "index", None), "names", ()):
         return f"{name!r} is a level of the index; make it a column with data.reset_index()."
     return suggest(name, columns)
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a sentence on what an unknown name may mean: the closest name, or the known ones."""
-    known = [str(k) for k in known]
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"Did you mean {near[0]!r}?"
-    more = ", ..." if len(known) > 10 else ""
-    return f"There are {', '.join(map(repr, known[:10]))}{more}."
 
 
 def _numeric(series: nw.Series, name: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nghvi.data.frame import DataError, suggest
+from nghvi._core.errors import DataError, suggest
 from nghvi.estimators.classifier import MixedClassifier as MixedClassifier
 from nghvi.estimators.fitting import EVERY
 from nghvi.estimators.regressor import MixedRegressor as MixedRegressor

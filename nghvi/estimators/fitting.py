@@ -35,10 +35,10 @@ from nghvi.estimators.grouping import random_of
 from nghvi.estimators.tables import verdict_sentence
 from nghvi.families import family_of
 from nghvi.inference import Inference, infer
+from nghvi.methods import published_start
 from nghvi.models.divided import mesh_of
 from nghvi.models.mixed import MixedModel
 from nghvi.paper.methods import BASELINES
-from nghvi.paper.methods.published_start import published_start
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 from nghvi.recipes.run import Position
 from nghvi.recipes.verdict import Cause, Status, Verdict

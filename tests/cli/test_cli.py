@@ -1,11 +1,15 @@
 """The command line program, as a person would call it."""
 
+import subprocess
+import sys
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import nghvi
-from nghvi import _compiled
+from nghvi import _compiled, cli
 from nghvi.cli import main
 from nghvi.datasets import simulate_schools
 
@@ -24,6 +28,27 @@ def test_demo_says_where_it_could_not_write(tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
     assert main(["demo", "--out", str(tmp_path / "file")]) == 1
     assert "choose another --out" in capsys.readouterr().out
+
+
+def test_the_package_runs_as_a_program():
+    called = [sys.executable, "-m", "nghvi", "--version"]
+    done = subprocess.run(called, capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == f"nghvi {nghvi.__version__}"
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_warning_is_shown_once(monkeypatch, capsys):
+    def run(chosen):
+        for _ in range(2):
+            warnings.warn("twice", nghvi.DataWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setitem(cli.COMMANDS, "warn", ("warn", "warn:add"))
+    monkeypatch.setattr(
+        cli.pkgutil, "resolve_name", lambda name: lambda parser: parser.set_defaults(run=run)
+    )
+    assert main(["warn"]) == 0
+    assert capsys.readouterr().err == "nghvi warn: twice\n"
 
 
 def test_unknown_command_is_refused():

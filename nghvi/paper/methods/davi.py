@@ -39,10 +39,10 @@ from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import Rows
 from nghvi.families import CholeskyGaussian
 from nghvi.inference import Inference
+from nghvi.methods import published_start
 from nghvi.models.mixed import GroupedData, MixedModel, prepare
 from nghvi.models.parameters import MixedParams
 from nghvi.paper.methods import snngm
-from nghvi.paper.methods.published_start import published_start
 from nghvi.paper.methods.snngm import Block
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.run import Progress, Run

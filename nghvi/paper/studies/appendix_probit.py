@@ -21,11 +21,10 @@ from nghvi._core.model import unraveller
 from nghvi._core.score import Sampled
 from nghvi._special import inverse_mills
 from nghvi.families import FactorGaussian
-from nghvi.methods import PUBLISHED
+from nghvi.methods import PUBLISHED, published_start
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Identity
 from nghvi.paper.methods.gibbs import gibbs
-from nghvi.paper.methods.published_start import published_start
 from nghvi.paper.studies.compared import rows_of, with_intercept
 from nghvi.paper.studies.exhibits import Table, save, trace_axes
 from nghvi.paper.studies.problems import GROUP
