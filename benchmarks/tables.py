@@ -22,7 +22,7 @@ import pathlib
 import time
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -301,7 +301,7 @@ class Scored(NamedTuple):
 def of_nghvi(model: str, train: pd.DataFrame, split: int, response: str) -> tuple[Callable, dict]:
     """A fit by default settings: what it predicts, and facts about it."""
     classes = response in ("logit", "probit")
-    kind = nghvi.MixedClassifier if classes else nghvi.MixedRegressor
+    kind: Any = nghvi.MixedClassifier if classes else nghvi.MixedRegressor
     estimator = kind("group", random_state=split, response=response, **MODELS[model])
     estimator.fit(train.drop(columns="y"), train["y"].to_numpy())
 
@@ -337,7 +337,9 @@ def fit(name: str, split: int, model: str, table: pd.DataFrame) -> dict:
     parts = divide(table, split)
     begun = time.perf_counter()
     train = parts["train"]
-    scored, facts = (of_nghvi if model in MODELS else of_peer)(model, train, split, response_of(name))
+    scored, facts = (of_nghvi if model in MODELS else of_peer)(
+        model, train, split, response_of(name)
+    )
     row = {"table": name, "split": split, "model": model, "seconds": time.perf_counter() - begun}
     row |= {"rows": len(train), "groups": int(train["group"].nunique())} | facts
     for part in ("known", "new"):

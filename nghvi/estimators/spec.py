@@ -164,9 +164,7 @@ class Structure(NamedTuple):
     """The prior of every factor's effects; that in ``priors`` is the first of these."""
 
     @staticmethod
-    def of(
-        settings: "MixedEstimator", spec: Spec, names: tuple[str, ...]
-    ) -> "Structure":
+    def of(settings: "MixedEstimator", spec: Spec, names: tuple[str, ...]) -> "Structure":
         """Make a structure from a spec, the estimator's other settings and the inputs' names."""
         check_counts(steps=settings.steps, n_starts=settings.n_starts)
         check_counts(batch_groups=settings.batch_groups)

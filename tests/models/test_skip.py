@@ -214,7 +214,8 @@ def structure_of(frame, response="gaussian", **settings):
     spec, inputs = Spec.of(model, None, RowFacts.of(model)), frame.drop(columns="g")
     made = Structure.of(model, spec, tuple(inputs))
     groups = frame["g"].to_numpy()
-    made = made.with_usual_effects(spec, inputs.to_numpy(), groups, np.unique(groups))
+    given = inputs.to_numpy(), groups, np.unique(groups), RESPONSES[response]()
+    made = made.with_usual_effects(spec, *given)
     if model.priors is None:
         made = follow_data(made, spec, np.zeros(3), np.ones(3), (0.0, 1.0), len(frame))
     return made, [made.features[j] for j in made.effects[0]]
@@ -254,6 +255,12 @@ def test_what_is_asked_for_and_does_harm_is_pointed_at(settings, said):
     with pytest.warns(nghvi.DataWarning, match=said) as found:
         model.fit(frame, y)
     assert len(found) == 1
+
+
+def test_networks_without_closed_form_have_intercepts_by_group():
+    made, effects = structure_of(line_frame(num_groups=50)[0], response="student-t")
+    assert made.features == ("intercept", "a", "b", "c", "h1", "h2")
+    assert effects == ["intercept"]
 
 
 @pytest.mark.parametrize("settings", [{"skip": False}, {"random": "intercept"}])
@@ -345,7 +352,7 @@ def test_learnt_features_are_not_taken_for_columns():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"skip": False}, {"priors": Priors.paper()}, {"response": "student-t"}, {"method": "ng-hvi"}],
+    [{"skip": False}, {"priors": Priors.paper()}, {"method": "ng-hvi"}],
 )
 def test_the_papers_structure_is_one_argument_away(settings):
     made, effects = structure_of(line_frame()[0], **settings)
