@@ -20,7 +20,7 @@ from nghvi.posterior.prior_influence import (
 )
 from nghvi.posterior.summaries import LEVEL as LEVEL
 from nghvi.posterior.summaries import Summary, described
-from nghvi.recipes.verdict import Status, about_draws, k_hat_meaning
+from nghvi.recipes.verdict import Draws, Status, about_draws
 
 INPUT_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the inputs that a fit keeps."""
@@ -30,22 +30,23 @@ HARMLESS = 50.0
 
 def verdict_sentence(posterior: MixedPosterior) -> str:
     """Return how the fit ended, and what its draws are, in words."""
-    inference = posterior.inference
-    beside = about_draws(
+    verdict = posterior.inference.verdict
+    beside = about_draws(draws_of(posterior))
+    usable = verdict.status is not Status.FAILED
+    return " ".join([verdict.sentence, *([beside] if beside and usable else [])])
+
+
+def draws_of(posterior: MixedPosterior) -> Draws:
+    """Return what there is to say about the draws of a fit."""
+    inference, pool = posterior.inference, posterior.inference.pool
+    return Draws(
         inference.k_hat,
-        inference.pool.corrected,
-        inference.pool.effective,
+        inference.log_evidence - inference.elbo,
+        pool.corrected,
+        pool.effective,
         network=not posterior.model.trunk.linear,
-        chains=inference.pool.chains,
+        chains=pool.chains,
     )
-    usable = inference.verdict.status is not Status.FAILED
-    return " ".join([inference.verdict.sentence, *([beside] if beside and usable else [])])
-
-
-def k_hat_sentence(posterior: MixedPosterior) -> str:
-    """Return what the tail of the importance weights says about the fit, in words."""
-    network = not posterior.model.trunk.linear
-    return k_hat_meaning(posterior.inference.k_hat, posterior.inference.pool.corrected, network)
 
 
 def trace_table(inference: Inference, jacobian: float) -> pd.DataFrame:

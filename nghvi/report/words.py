@@ -8,6 +8,7 @@ import pandas as pd
 from nghvi import scores
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checks import NEW, ORIGIN, PARTLY
+from nghvi.estimators.tables import draws_of
 from nghvi.recipes.importance import RELIABLE
 from nghvi.recipes.verdict import about_draws
 
@@ -25,17 +26,14 @@ class Judgement(NamedTuple):
 
 def judgement(estimator: MixedEstimator) -> Judgement:
     """Return the words of the panel that opens the report."""
-    inference = estimator.posterior_.inference
-    verdict, linear = inference.verdict, is_linear(estimator)
+    verdict, linear = estimator.posterior_.inference.verdict, is_linear(estimator)
     heading = verdict.status.heading
     if not verdict.converged:
         use = "Do not use the numbers below until this is fixed: they are provisional."
         return Judgement("bad", heading, verdict.explanation, use, verdict.remedies)
-    beside = about_draws(
-        estimator.k_hat_, inference.pool.corrected, inference.pool.effective, not linear
-    )
-    said = f"{verdict.explanation} {beside}".strip()
-    if linear and estimator.k_hat_ > RELIABLE and not inference.pool.corrected:
+    draws = draws_of(estimator.posterior_)
+    said = f"{verdict.explanation} {about_draws(draws)}".strip()
+    if linear and draws.missing_part and not draws.corrected:
         use = "Means can be used; sds and tails are approximate."
         return Judgement("care", f"{heading}, with care", said, use)
     if not linear:

@@ -18,10 +18,12 @@ from nghvi.recipes.verdict import (
     TOLERANCE,
     Bounds,
     Cause,
+    Draws,
     Status,
     Verdict,
     about_draws,
     judge,
+    k_hat_meaning,
 )
 from nghvi.report import words
 
@@ -70,10 +72,10 @@ class Ended:
 
     def __init__(self, verdict, k_hat=0.1, corrected=False):
         pool = Pool.plain(np.zeros((4, 1)))._replace(corrected=corrected)
-        inference = type("", (), {"verdict": verdict, "pool": pool})()
+        facts = {"verdict": verdict, "pool": pool, "k_hat": k_hat, "log_evidence": 0, "elbo": 0}
+        inference = type("", (), facts)()
         model = type("", (), {"trunk": Identity(1)})()
         self.posterior_ = type("", (), {"inference": inference, "model": model})()
-        self.k_hat_ = k_hat
 
 
 @outcomes
@@ -90,20 +92,33 @@ def test_the_report_shows_what_the_verdict_says(status, cause):
 
 
 def test_a_large_k_hat_beside_a_good_end_is_explained():
-    assert about_draws(0.3, False, 4000, network=False) == ""
-    assert "k-hat" not in about_draws(0.3, True, 900, network=False)
-    corrected = about_draws(0.8, True, 900, network=False)
+    usual = Draws(0.3, 0.5, corrected=False, effective=4000, network=False)
+    assert about_draws(usual) == ""
+    assert "k-hat" not in about_draws(usual._replace(corrected=True))
+    corrected = about_draws(usual._replace(k_hat=0.8, corrected=True))
     assert "k-hat is 0.80" in corrected
     assert "no harm" in corrected
-    plain = about_draws(0.8, False, 4000, network=False)
+    plain = about_draws(usual._replace(k_hat=0.8))
     assert "k-hat is 0.80" in plain
     assert "not corrected" in plain
     assert "sds" in plain
-    assert about_draws(0.8, False, 4000, network=True) == ""
+    assert about_draws(usual._replace(k_hat=0.8, network=True)) == ""
+
+
+def test_a_tail_that_hardly_counts_is_not_spoken_of():
+    far = Draws(1.2, 0.001, corrected=True, effective=4000, network=False)
+    assert "k-hat" not in about_draws(far)
+    assert "far tails only, 0.001 nats" in k_hat_meaning(far)
+    # Draws that are not corrected cannot tell how little they miss.
+    assert "misses part" in about_draws(far._replace(corrected=False))
+    assert "misses part" in k_hat_meaning(far._replace(corrected=False))
+
+
+def test_the_report_is_careful_where_the_verdict_is():
     verdict = Verdict(Status.CONVERGED, Cause.OPTIMUM, ANY)
     careful = words.judgement(Ended(verdict, 0.8))
     assert careful.kind == "care"
-    assert plain in careful.sentence
+    assert "not corrected" in careful.sentence
     assert words.judgement(Ended(verdict, 0.8, corrected=True)).kind == "good"
 
 

@@ -13,7 +13,7 @@ from nghvi.data.fingerprint import Fingerprint
 from nghvi.posterior import pointwise
 from nghvi.posterior.arviz import psis_loo
 from nghvi.priors import InverseGamma, Priors
-from nghvi.recipes.verdict import k_hat_meaning
+from nghvi.recipes.verdict import Draws, k_hat_meaning
 
 COLUMNS = ["g", "a", "b"]
 PRIORS = Priors(coef_sd=3.0, noise=InverseGamma(3.0, 2.0), effects=InverseGamma(3.0, 1.0))
@@ -257,7 +257,7 @@ def test_influential_rows_are_pointed_at():
     ],
 )
 def test_k_hat_in_words(k_hat, corrected, said):
-    assert said in k_hat_meaning(k_hat, corrected, network=False)
+    assert said in k_hat_meaning(Draws(k_hat, 0.5, corrected, 1000, network=False))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from scipy.stats import norm
 import nghvi
 from nghvi.families import Factor, Mixture
 from nghvi.recipes.chains import CHAINS, moved_pool
-from nghvi.recipes.verdict import about_draws
+from nghvi.recipes.verdict import Draws, about_draws
 
 KEY = jax.random.key(3)
 SD = np.array([1.0, 1e3, 1e-4])
@@ -92,7 +92,7 @@ def test_draws_remember_the_start_that_their_chain_came_from():
 
 
 def test_the_sentence_of_a_verdict_names_the_chains():
-    said = about_draws(2.0, False, 100.0, network=True, chains=40)
+    said = about_draws(Draws(2.0, np.nan, False, 100.0, network=True, chains=40))
     assert said == "Draws are moved towards the exact posterior by 40 Hamiltonian chains."
 
 
