@@ -40,7 +40,7 @@ class MixedEstimator(Estimator):
     """Base class of the two estimators; not meant to be used by itself."""
 
     usual_response: ClassVar[str]
-    """What ``response="auto"`` means."""
+    """What ``response="auto"`` means, unless the data say otherwise."""
     of_classes: ClassVar[bool]
     """Whether the response names classes."""
     posterior_: MixedPosterior
@@ -137,9 +137,8 @@ class MixedEstimator(Estimator):
         """
         begun = time.perf_counter()
         kept = Kept.of(checkpoint, every)
-        response = choices.choose_response(
-            self.response, self.usual_response, classes=self.of_classes
-        )
+        usual = self._usual_response(X, y)
+        response = choices.choose_response(self.response, usual, classes=self.of_classes)
         if isinstance(X, GroupedDataset):
             choices.check_on_disk(self, response, y, counts if validation is None else validation)
         reader, source = read_to_fit(self, X, y, counts, response)
@@ -162,6 +161,10 @@ class MixedEstimator(Estimator):
             adopt_linear(self, size, X, y, counts)
         self.seconds_ = time.perf_counter() - begun
         return self
+
+    def _usual_response(self, X: Any, y: Any) -> str:
+        """Return the name of the response that "auto" stands for with these data."""
+        return self.usual_response
 
     def _describe(self, reader: RowReader, source: Source) -> None:
         """Set the attributes that describe the data of the fit to scikit-learn and curves."""

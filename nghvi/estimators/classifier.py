@@ -4,8 +4,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from nghvi.data.frame import stated_order
 from nghvi.estimators._base import MixedEstimator
-from nghvi.estimators.reader import DRAWS
+from nghvi.estimators.reader import DRAWS, response_column
 from nghvi.posterior import predictive
 
 
@@ -13,15 +14,19 @@ class MixedClassifier(MixedEstimator):
     """Mixed model for two classes or for ordered classes.
 
     Parameters and attributes are those of :class:`MixedRegressor`, with two differences:
-    ``response`` is "probit" (the default) or "logit" for two classes, and "ordered-logit" or
-    "ordered-probit" for ordered ones. Their order is that of an ordered category, of numbers, or
-    of the alphabet. The attribute ``classes_`` holds the labels in their order; the second of two
-    classes counts as 1.
+    ``response`` is "probit" (the default) or "logit" for two classes, and "ordered-probit" (the
+    default if y is an ordered category of more than two) or "ordered-logit" for ordered ones. Their
+    order is that of an ordered category, of numbers, or of the alphabet. The attribute ``classes_``
+    holds the labels in their order; the second of two classes counts as 1.
     """
 
     estimator_type = "classifier"
     usual_response = "probit"
     of_classes = True
+
+    def _usual_response(self, X: Any, y: Any) -> str:
+        order = stated_order(response_column(self.formula, X, y))
+        return self.usual_response if order is None or len(order) <= 2 else "ordered-probit"
 
     @property
     def classes_(self) -> np.ndarray:

@@ -282,10 +282,13 @@ class RowReader(NamedTuple):
         name = getattr(y, "name", None)
         return name if isinstance(name, str) and name else "y"
 
-    def response_column(self, X: Any, y: Any) -> Any:
-        """Return the response as it was passed: y, or the column that the formula names."""
-        name = self.response_name()
-        return X[name] if y is None and name in column_names(X) else y
+
+def response_column(formula: str | None, X: Any, y: Any) -> Any:
+    """Return the response as it was passed: y, or the column that the formula names."""
+    if y is not None or formula is None:
+        return y
+    name = parse(formula).response
+    return X[name] if name in column_names(X) else y
 
 
 def read_to_fit(
@@ -308,7 +311,7 @@ def _read_in_memory(
     X, y, counts, kept = complete
     reader, table = RowReader.learn(settings, X, response)
     assert table is not None
-    order = stated_order(reader.response_column(X, y)) if response.classes else None
+    order = stated_order(response_column(settings.formula, X, y)) if response.classes else None
     name = reader.response_name(y)
     y = reader.read_response(X, y, len(table.values))
     if settings.of_classes:

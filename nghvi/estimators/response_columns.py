@@ -62,7 +62,7 @@ def learn_classes(
                 "exactly two. For ordered classes use response='ordered-logit' or "
                 "'ordered-probit', for numbers MixedRegressor."
             )
-        return classes
+        return classes if order is None else order[np.isin(order, classes)]
     if len(classes) < 2 or len(classes) > MOST_CLASSES:
         raise DataError(
             f"{name} {'is continuous and ' if continuous else ''}has {number}, but there must "

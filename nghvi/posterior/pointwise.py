@@ -141,7 +141,7 @@ def left_out(
     fewer draws, at least ``FEWEST``.
     """
     effects, parts = effects_of(posterior.model), posterior.parts
-    in_tables = np.dot(effects.num_known(parts), effects.sizes)
+    in_tables = int(np.multiply(effects.num_known(parts), effects.sizes).sum())
     draws = min(draws, max(FEWEST, int(NUMBERS_AT_ALL // max(len(observed.y), in_tables, 1))))
     on_disk = isinstance(posterior.data, StreamedRows)
     if on_disk or not (posterior.model.num_effects and effects.are_integrated(parts[0])):

@@ -165,6 +165,12 @@ def test_some_rows_at_random_are_rows_of_all(tiny, tiny_fit):
     pd.testing.assert_frame_equal(few, everything.loc[few.index])
 
 
+def test_a_few_rows_of_more_groups_are_checked(tiny, tiny_fit, monkeypatch):
+    """Fewer draws are taken if rows or tables of effects are large, also if the tables are."""
+    monkeypatch.setattr(pointwise, "NUMBERS_AT_ALL", 600)
+    assert len(tiny_fit.check_rows(*tiny, draws=2000, most=3)) == 3
+
+
 def test_pieces_make_no_difference(tiny, tiny_fit, monkeypatch):
     whole = tiny_fit.loo(*tiny, draws=2000)
     monkeypatch.setattr(pointwise, "NUMBERS_AT_ONCE", 7 * 2000)

@@ -45,6 +45,22 @@ def test_the_order_of_a_category_is_that_of_the_classes():
     assert learnt(data, data["y"]) == order
 
 
+def test_an_ordered_category_says_what_the_default_response_is():
+    data = rows()
+    data["y"] = pd.Categorical(data["y"], categories=["low", "mid", "high"], ordered=True)
+    by_formula = nghvi.MixedClassifier(formula=FORMULA)
+    by_columns = nghvi.MixedClassifier(group="g")
+    for fitted in (by_formula.fit(data), by_columns.fit(data[["x", "g"]], data["y"])):
+        assert list(fitted.classes_) == ["low", "mid", "high"]
+        assert "cut[low|mid]" in fitted.summary().index
+
+
+def test_the_second_of_two_ordered_classes_counts_as_one():
+    data = rows(("no", "no", "ill"))
+    data["y"] = pd.Categorical(data["y"], categories=["no", "ill"], ordered=True)
+    assert list(nghvi.MixedClassifier(formula=FORMULA).fit(data).classes_) == ["no", "ill"]
+
+
 def test_numbers_are_in_their_order_and_text_in_that_of_the_alphabet():
     assert learnt(rows([3, 10, 20])) == [3, 10, 20]
     with pytest.warns(nghvi.DataWarning, match="high < low < mid.*ordered=True"):
