@@ -63,6 +63,8 @@ DECISIVE = (
     *("steps", "method", "batch_groups", "sep", "decimal", "thousands", "missing"),
 )
 """Arguments that decide the result."""
+USUAL, ORDERED = nghvi.MixedRegressor.usual_response, nghvi.MixedClassifier.ordered_response
+"""The response of numbers, and of an ordered category, if none is named."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -96,10 +98,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--response",
-        choices=sorted(RESPONSES),
-        default="gaussian",
+        choices=("auto", *sorted(RESPONSES)),
+        default="auto",
         metavar="NAME",
-        help=f"distribution of the response, by default gaussian; one of {', '.join(RESPONSES)}",
+        help="distribution of the response, by default gaussian, or ordered-probit for an ordered "
+        f"category of a Parquet file; one of {', '.join(RESPONSES)}",
     )
     parser.add_argument(
         "--trials", type=_number_or_column, help="a column or number of trials (with --target)"
@@ -156,6 +159,7 @@ def run(chosen: argparse.Namespace) -> int:
     table = None if on_disk else _read(chosen, form, used)
     if table is not None and len(table) < 2:
         raise UsageError(f"{chosen.data}: there is only one row; a fit needs more.")
+    chosen.response = _response(chosen, table)
     asked = _asked(chosen, on_disk)
     # A run with checkpoints goes on from those.
     resume = chosen.resume and chosen.checkpoint is None
@@ -219,6 +223,25 @@ def _stays_on_disk(chosen: argparse.Namespace, used: list[str] | None) -> bool:
         )
     print(f"nghvi fit: {said}: its rows are read from disk", file=sys.stderr)
     return True
+
+
+def _response(chosen: argparse.Namespace, table: pd.DataFrame | None) -> str:
+    """Return the name of the response; "auto" is gaussian unless classes have an order."""
+    if chosen.response != "auto":
+        return str(chosen.response)
+    name = chosen.target if chosen.formula is None else parse(chosen.formula).response
+    if table is None or name not in table.columns:
+        return USUAL
+    levels = table_files.num_ordered_levels(chosen.data, table[name])
+    if not levels:
+        return USUAL
+    found = nghvi.MixedClassifier.usual_response if levels <= 2 else ORDERED
+    print(
+        f"nghvi fit: the column {name!r} is an ordered category, so that the response is {found}; "
+        "--response chooses another",
+        file=sys.stderr,
+    )
+    return found
 
 
 def _asked(chosen: argparse.Namespace, on_disk: bool) -> dict[str, Any]:
@@ -287,7 +310,7 @@ def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) 
         raise UsageError(
             f"{place(chosen.data, 0)}: the response {name!r} holds {table[name].iloc[0]!r}, which "
             f"is not a number, as a {chosen.response} response needs; for two classes give "
-            "--response probit or logit."
+            "--response probit or logit, for ordered ones ordered-logit or ordered-probit."
         )
 
 

@@ -229,11 +229,22 @@ def check_cells(
             _check_words(path, column.dropna(), before)
 
 
+def num_ordered_levels(path: pathlib.Path, column: pd.Series) -> int:
+    """Return how many levels an ordered category has, or had when Parquet was written; else 0."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return len(column.dtype.categories) if column.dtype.ordered else 0
+    parquet_file = path.suffix.lower() in PARQUET
+    return parquet.num_ordered_levels(path, str(column.name)) if parquet_file else 0
+
+
 def check_classes(path: pathlib.Path, column: pd.Series) -> None:
-    """Raise an error if a class of an ordered category has no row."""
-    if path.suffix.lower() not in PARQUET or isinstance(column.dtype, pd.CategoricalDtype):
+    """Raise an error if a class of an ordered category has no row.
+
+    Of a category of numbers Parquet keeps that it is ordered, but not how, which is said.
+    """
+    number, there = num_ordered_levels(path, column), np.unique(column)
+    if isinstance(column.dtype, pd.CategoricalDtype) or not number:
         return
-    number, there = parquet.num_ordered_levels(path, str(column.name)), np.unique(column)
     if number > len(there):
         raise UsageError(
             f"{path}: column {column.name!r} is an ordered category that has {number} classes, of "
@@ -241,6 +252,12 @@ def check_classes(path: pathlib.Path, column: pd.Series) -> None:
             "another one begins and ends; leave it out of the classes "
             "(cat.remove_unused_categories in pandas), or merge it with a neighbour."
         )
+    print(
+        f"nghvi: {path}: column {column.name!r} is an ordered category of numbers, whose order "
+        f"Parquet does not keep; it is taken to be {' < '.join(map(str, there))}. To state "
+        "another, make its classes text (cat.rename_categories in pandas).",
+        file=sys.stderr,
+    )
 
 
 def place(path: pathlib.Path, row: int) -> str:

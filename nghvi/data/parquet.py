@@ -101,6 +101,17 @@ def num_ordered_levels(file: pathlib.Path, name: str) -> int:
     return int(known.get("num_categories", 0)) if known.get("ordered") else 0
 
 
+def ordered_levels(file: pathlib.Path, name: str) -> np.ndarray | None:
+    """Return the levels of an ordered category of text in their order; None of another column."""
+    source = open_file(file)
+    if not getattr(source.schema_arrow.field(name).type, "ordered", False):
+        return None
+    first = next(source.iter_batches(1, columns=[name]), None)
+    if first is None:
+        return None
+    return read_labels(first.column(name).dictionary.to_numpy(zero_copy_only=False), name)
+
+
 def index_names(files: Sequence[pathlib.Path]) -> set[str]:
     """Return the columns that hold the index of a pandas frame, which is not an input."""
     described = open_file(files[0]).schema_arrow.pandas_metadata or {}
@@ -143,6 +154,8 @@ def index(files: Sequence[pathlib.Path], chosen: Selection) -> Index:
         raise DataError(f"{files[0]}: there are columns but no rows; check the file.")
     check_sizes(largest, [*chosen.inputs, str(chosen.response)])
     found = classes.merged()[0] if chosen.classes else np.array([])
+    if chosen.classes and (order := ordered_levels(files[0], str(chosen.response))) is not None:
+        found = order[np.isin(order, found)]
     levels, sizes = groups.merged()
     if levels.dtype.kind == "O":
         raise DataError(

@@ -38,7 +38,7 @@ class Index(NamedTuple):
     variance: np.ndarray
     """Variances of the same columns."""
     classes: np.ndarray
-    """The two classes, sorted; empty if the response is a number."""
+    """The two classes in their order; empty if the response is a number."""
 
     @property
     def num_rows(self) -> int:

@@ -21,12 +21,12 @@ class MixedClassifier(MixedEstimator):
     """
 
     estimator_type = "classifier"
-    usual_response = "probit"
+    usual_response, ordered_response = "probit", "ordered-probit"
     of_classes = True
 
     def _usual_response(self, X: Any, y: Any) -> str:
         order = stated_order(response_column(self.formula, X, y))
-        return self.usual_response if order is None or len(order) <= 2 else "ordered-probit"
+        return self.usual_response if order is None or len(order) <= 2 else self.ordered_response
 
     @property
     def classes_(self) -> np.ndarray:

@@ -159,3 +159,20 @@ def test_values_that_a_response_cannot_take_are_named_by_their_line(place, panel
     for data, said in [("counts.csv", "y holds -1 in line 8:"), ("counts.parquet", "-1 in row 7:")]:
         assert main(["fit", str(place / data), *FORMULA, *more]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_ordered_categories_of_parquet_are_ordered_classes(place, panel, capsys):
+    codes = np.digitize(panel["y"], panel["y"].quantile([0.5, 0.8]))
+    labels = pd.Categorical.from_codes(codes, list("cab"))
+    rows = panel.assign(y=labels.as_ordered(), z=labels.rename_categories([3, 1, 2]).as_ordered())
+    rows.to_parquet(place / "ordered.parquet")
+    for name, cuts in [("y", ["cut[c|a]", "cut[a|b]"]), ("z", ["cut[1|2]", "cut[2|3]"])]:
+        more = ["--formula", f"{name} ~ a + (1 | g)", "--out", str(place / name), "--quiet"]
+        assert main(["fit", str(place / "ordered.parquet"), *more, "--json"]) == 0
+        said = capsys.readouterr()
+        assert [row for row in json.loads(said.out)["summary"] if "cut" in row] == cuts
+        assert f"the column '{name}' is an ordered category" in said.err
+        # The order of numbers is lost in the file.
+        assert ("it is taken to be 1 < 2 < 3" in said.err) == (name == "z")
+    settings = json.loads((place / "y" / "settings.json").read_text())
+    assert settings["asked"]["response"] == "ordered-probit"

@@ -76,6 +76,17 @@ def test_the_index_is_what_pandas_finds(frame, folder, monkeypatch):
     assert found.num_rows == len(frame)
 
 
+def test_two_classes_have_the_order_of_their_category(frame, tmp_path):
+    high = frame["y"].to_numpy() > 3
+    labels = pd.Categorical.from_codes(high.astype(int), ["yes", "no", "?"], ordered=True)
+    frame.assign(y=labels).to_parquet(tmp_path / "ordered.parquet")
+    chosen = parquet.Selection(tuple(INPUTS), "firm", "y", True)
+    copy = parquet.make_copy([tmp_path / "ordered.parquet"], chosen, tmp_path / "rows", 10, 0)
+    assert list(copy.learnt.classes) == ["yes", "no"]
+    records, _ = copy.rows_of(np.arange(40))
+    assert records[:, 2].sum() == high.sum()
+
+
 def test_the_response_of_every_row_is_checked(frame, tmp_path):
     counts = frame.assign(y=np.arange(len(frame)) % 5)
     labels = np.unique(counts["firm"])
