@@ -1,9 +1,12 @@
 """The public names: type checkers read them here, and ``__init__.py`` loads them from here."""
 
+from nghvi import datasets as datasets
 from nghvi import families as families
 from nghvi import interpret as interpret
 from nghvi import methods as methods
+from nghvi import plots as plots
 from nghvi import priors as priors
+from nghvi import responses as responses
 from nghvi import scores as scores
 from nghvi import storage as storage
 from nghvi._core.errors import DataError as DataError

@@ -235,7 +235,7 @@ def draw_residuals(
         ax.set(xlabel="predicted", ylabel="(observed - predicted) / sd")
     ax.plot(means["at"], means["value"], "o-", ms=3.5, lw=1, color=BLUE, label="average")
     ax.set_title("Residuals")
-    ax.legend(frameon=False)
+    legend_above(ax, loc="upper right", ncols=2)
     return ax
 
 
