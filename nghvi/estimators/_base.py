@@ -29,7 +29,6 @@ from nghvi.posterior import predictive
 from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.pointwise import Observed
 from nghvi.priors import Priors
-from nghvi.recipes.verdict import k_hat_meaning
 from nghvi.storage import save
 
 if TYPE_CHECKING:
@@ -237,7 +236,7 @@ class MixedEstimator(Estimator):
     @property
     def k_hat_meaning_(self) -> str:
         """What ``k_hat_`` says about the fit, in words."""
-        return k_hat_meaning(tables.draws_of(self._fitted))
+        return tables.k_hat_meaning(tables.draws_of(self._fitted))
 
     @property
     def status_(self) -> str:

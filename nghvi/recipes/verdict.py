@@ -11,7 +11,8 @@ standard errors ``s`` and a quantile ``t`` of Student's distribution a fit is ::
 
 ``t`` is chosen so that a fit with a coordinate beyond the tolerance is called converged with
 probability 0.01 at most, however often it is looked at. Other code asks for the status and the
-cause; the sentences are for people and are written only in this module.
+cause; the sentences are for people and are written only in this module. Those about the draws are
+in :mod:`nghvi.estimators.tables`.
 """
 
 import enum
@@ -21,17 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from nghvi.recipes.importance import RELIABLE
-
 TOLERANCE = 0.05
 """Largest error of a converged fit: of means in posterior sds, of sds relative to themselves."""
 FALSE_ALARM, LOOKS = 0.01, 7
 """Probability of calling a fit converged that is not, and the number of looks that share it."""
-GOOD = 0.5
-"""Pareto shape up to which importance weights have a finite variance."""
-NEGLIGIBLE = 0.01
-"""Nats of evidence below which it does not matter what a Gaussian misses: even if all of it were in
-one coordinate, its mean would be off by 0.14 sds, or its sd by 10 %."""
 
 
 class Status(enum.StrEnum):
@@ -175,87 +169,6 @@ class Bounds(NamedTuple):
         """Return the bounds given by averages, their standard errors and degrees of freedom."""
         average, margin = np.abs(average), error * stdtrit(degrees, 1 - FALSE_ALARM / LOOKS)
         return Bounds(*(float(np.max(x)) for x in (average, average - margin, average + margin)))
-
-
-class Draws(NamedTuple):
-    """What the draws of a fit are, and how well the Gaussian alone describes the posterior."""
-
-    k_hat: float
-    """Pareto shape of the weights of the Gaussian's own draws."""
-    gap: float
-    """Nats by which the log evidence exceeds the ELBO."""
-    corrected: bool
-    """Whether importance weights correct the draws."""
-    effective: float
-    """Effective number of draws."""
-    network: bool
-    """Whether the model is a network, whose many modes always cause a large k-hat."""
-    chains: int = 0
-    """Number of Hamiltonian chains that moved the draws; 0 if none did."""
-
-    @property
-    def negligible(self) -> bool:
-        """Whether what the Gaussian misses is too little to matter.
-
-        k-hat is the shape of a tail, whatever its size. Only corrected draws tell the evidence well
-        enough to say how little is missed.
-        """
-        return self.corrected and self.gap < NEGLIGIBLE
-
-    @property
-    def missing_part(self) -> bool:
-        """Whether the Gaussian misses so much of the posterior that it has to be said."""
-        return np.isfinite(self.k_hat) and self.k_hat > RELIABLE and not self.negligible
-
-
-def about_draws(draws: Draws) -> str:
-    """Return the sentence that follows a verdict: what the draws are, and what a large k-hat means.
-
-    The many modes of a network always give a large k-hat, so it is mentioned only for other models.
-    """
-    k_hat = f"k-hat is {draws.k_hat:.2f}: the Gaussian"
-    if draws.corrected:
-        number = f"{draws.effective:.0f} effective"
-        weights = f"importance weights towards the exact posterior ({number})."
-        if not draws.missing_part:
-            return f"Draws are corrected by {weights}"
-        return (
-            f"{k_hat} alone misses part of the posterior, which does no harm here, because draws "
-            f"are corrected by {weights}"
-        )
-    if draws.chains:
-        return f"Draws are moved towards the exact posterior by {draws.chains} Hamiltonian chains."
-    if draws.network or not draws.missing_part:
-        return ""
-    return (
-        f"But {k_hat} misses part of the posterior and its draws are "
-        "not corrected. Means are close; treat sds, tails and the log evidence with care. Leave "
-        "rank, method and importance at their defaults if they were set, or use simpler effects "
-        "or a tighter prior."
-    )
-
-
-def k_hat_meaning(draws: Draws) -> str:
-    """Return what k-hat says about the Gaussian family, and what was done about it."""
-    if np.isnan(draws.k_hat):
-        return "k-hat was not computed: the density of the parameters is not known exactly."
-    if draws.k_hat <= GOOD:
-        found = "the Gaussian family describes the posterior well"
-    elif draws.k_hat <= RELIABLE:
-        found = "the Gaussian family misses details of the posterior, but means and sds are close"
-    elif draws.negligible:
-        found = f"the Gaussian family misses far tails only, {max(draws.gap, 0):.1g} nats in all"
-    else:
-        found = "the Gaussian family misses part of the posterior"
-    if draws.corrected:
-        remedy = "; draws are corrected by importance weights, so results do not depend on it"
-    elif draws.k_hat <= RELIABLE:
-        remedy = ""
-    elif draws.network:
-        remedy = "; a network's many modes always cause this, so judge it by its predictions"
-    else:
-        remedy = "; treat sds and tails with care, and compare with a simpler model"
-    return f"k-hat is {draws.k_hat:.2f}: {found}{remedy}."
 
 
 def about_network(facts: Facts) -> str:

@@ -8,9 +8,8 @@ import pandas as pd
 from nghvi import scores
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checks import NEW, ORIGIN, PARTLY
-from nghvi.estimators.tables import draws_of
+from nghvi.estimators.tables import about_draws, draws_of
 from nghvi.recipes.importance import RELIABLE
-from nghvi.recipes.verdict import about_draws
 
 
 class Judgement(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import nghvi
+from nghvi.estimators.tables import Draws, about_draws, k_hat_meaning
 from nghvi.networks import Identity
 from nghvi.recipes.deep import most_movement
 from nghvi.recipes.importance import Pool
@@ -18,12 +19,9 @@ from nghvi.recipes.verdict import (
     TOLERANCE,
     Bounds,
     Cause,
-    Draws,
     Status,
     Verdict,
-    about_draws,
     judge,
-    k_hat_meaning,
 )
 from nghvi.report import words
 

@@ -10,10 +10,10 @@ from scipy.stats import invgamma, norm
 
 import nghvi
 from nghvi.data.fingerprint import Fingerprint
+from nghvi.estimators.tables import Draws, k_hat_meaning
 from nghvi.posterior import pointwise
 from nghvi.posterior.arviz import psis_loo
 from nghvi.priors import InverseGamma, Priors
-from nghvi.recipes.verdict import Draws, k_hat_meaning
 
 COLUMNS = ["g", "a", "b"]
 PRIORS = Priors(coef_sd=3.0, noise=InverseGamma(3.0, 2.0), effects=InverseGamma(3.0, 1.0))

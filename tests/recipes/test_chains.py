@@ -12,9 +12,9 @@ import pytest
 from scipy.stats import norm
 
 import nghvi
+from nghvi.estimators.tables import Draws, about_draws
 from nghvi.families import Factor, Mixture
 from nghvi.recipes.chains import CHAINS, moved_pool
-from nghvi.recipes.verdict import Draws, about_draws
 
 KEY = jax.random.key(3)
 SD = np.array([1.0, 1e3, 1e-4])
