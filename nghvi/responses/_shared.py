@@ -1,4 +1,4 @@
-"""What several responses share: sums of probabilities, a spread, links, trials.
+"""What several kinds of responses share: sums of probabilities, a spread, links.
 
 **Sums.** The distribution function of whole numbers from 0 is a sum of probabilities. If numbers
 and means are moderate, each is computed from the one before, which takes a fiftieth or less of the
@@ -12,8 +12,6 @@ therefore holds the coordinate of :mod:`nghvi._core.near_zero`, as it does for s
 
 **Symmetric links.** A probability is F(eta), with F the distribution function of a logistic or
 normal variable.
-
-**Trials.** Successes among a known number of trials, whatever their distribution.
 """
 
 import abc
@@ -29,9 +27,8 @@ from jaxtyping import Array
 from scipy.special import logit, ndtri
 
 from nghvi._core import near_zero
-from nghvi._core.errors import row_name
-from nghvi._core.response import Response, ResponseError, Support, offenders
-from nghvi._special import log_expit, log_gamma, log_ndtr
+from nghvi._core.response import Response, ResponseError
+from nghvi._special import log_expit, log_ndtr
 from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
 
@@ -146,8 +143,6 @@ def check_range(eta: np.ndarray, column: str) -> None:
 
 LARGEST = 700.0
 """Largest eta that is exponentiated as it is, so that the result stays finite."""
-LARGEST_COUNT = 1e9
-"""Counts from here on are refused, as codes for missing values or as measurements."""
 
 
 class WithLevel(Response):
@@ -236,127 +231,3 @@ class LogLink(WithLevel):
 
     def mean(self, eta: Array, dispersion: Array) -> Array:
         return self.rate(eta)
-
-
-class Positive(LogLink):
-    """Positive numbers of any size."""
-
-    remedy: ClassVar[str] = (
-        "leave rows with zeros out or model them apart, or use response='gaussian' for numbers of "
-        "either sign."
-    )
-
-    @property
-    def support(self) -> Support:
-        return Support(0)
-
-    def check(self, y: np.ndarray, column: str = "y") -> None:
-        super().check(y, column)
-        if (tiny := y < np.finfo(float).tiny).any():
-            raise ResponseError(
-                f"{column} holds {offenders(y, tiny)}, which arithmetic takes for 0: state "
-                f"{column} in a smaller unit, or leave these rows out."
-            )
-
-
-class Counts(Summed, LogLink):
-    """Numbers of events."""
-
-    remedy: ClassVar[str] = (
-        "counts of events are not rates or averages: give the events themselves, with "
-        "exposure='time' or '+ exposure(time)' in a formula, or use response='gaussian' for "
-        "measurements."
-    )
-
-    @property
-    def support(self) -> Support:
-        return Support(0, discrete=True)
-
-    def check(self, y: np.ndarray, column: str = "y") -> None:
-        super().check(y, column)
-        if not y.any():
-            raise ResponseError(
-                f"every count in {column} is 0: no positive rate describes that; give data in "
-                "which the event happened."
-            )
-        if (large := y >= LARGEST_COUNT).any():
-            raise ResponseError(
-                f"{column} holds {offenders(y, large)}: if that stands for a missing count, drop "
-                "these rows; counts that large are measurements: use response='gaussian' and their "
-                "logarithm."
-            )
-
-
-class OfTrials(SymmetricLink, WithLevel, Summed):
-    """Numbers of successes; every row has one trial unless the facts say otherwise."""
-
-    facts: ClassVar[tuple[str, ...]] = ("trials",)
-    trials: Any = None
-    usual_trials: float = eqx.field(static=True, default=1.0, kw_only=True)
-    """A power of two near the mean number of trials."""
-    remedy: ClassVar[str] = (
-        "y counts the successes of the trials: give trials='n', the column of their number, or "
-        "write 'cbind(successes, failures) ~ ...' or 'successes | trials(n) ~ ...' in a formula; "
-        "shares are response='beta'."
-    )
-
-    def given(self, facts: Any) -> Self:
-        return dataclasses.replace(self, trials=None if facts is None else facts[..., 0])
-
-    @property
-    def num_trials(self) -> Any:
-        """Number of trials of every row."""
-        return 1.0 if self.trials is None else self.trials
-
-    @property
-    def support(self) -> Support:
-        return Support(0, np.inf if self.trials is None else self.trials, discrete=True)
-
-    def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
-        number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
-        share = (np.sum(y) + 0.5) / (np.sum(number) + 1)
-        level = round(float(self.quantile(share) - np.mean(known))) if intercept else 0
-        usual = float(2.0 ** np.round(np.log2(np.mean(number))))
-        found = super().suited(y, known, intercept=intercept)
-        return dataclasses.replace(found, level=level, usual_trials=usual)
-
-    def noise(self, mean: float, variance: float) -> float:
-        share = np.clip(mean / self.usual_trials, 0.01, 0.99)
-        return float(1 / (self.usual_trials * share * (1 - share)))
-
-    def check_facts(self, names: tuple[str, ...]) -> None:
-        number = np.asarray(self.num_trials, float)
-        odd = ~(np.isfinite(number) & (number >= 1) & (number == np.round(number)))
-        if odd.any():
-            raise ResponseError(
-                f"{names[0]} holds {offenders(number, odd)}: every row needs a whole number of "
-                "trials, at least one; leave rows without trials out."
-            )
-
-    def check(self, y: np.ndarray, column: str = "y") -> None:
-        number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
-        above = y > number
-        if above.any():
-            row, others = int(np.flatnonzero(above)[0]), int(above.sum()) - 1
-            more = f" ({others:,} more of that kind)" if others else ""
-            remedy = (
-                f"give the number of trials of each row; {self.remedy}"
-                if self.trials is None
-                else f"correct {column} or the number of trials there."
-            )
-            raise ResponseError(
-                f"{column} holds {y[row]:g} successes of {number[row]:g} trials in {row_name(row)}"
-                f"{more}: {remedy}"
-            )
-        super().check(y, column)
-        if not y.any() or (y == number).all():
-            every = "failed" if not y.any() else "succeeded"
-            raise ResponseError(
-                f"every trial of {column} {every}: no finite odds describe that; give data in "
-                "which both outcomes happened."
-            )
-
-    def log_choices(self, y: Array) -> Array:
-        """Return the log of the binomial coefficient, n over y."""
-        n = self.num_trials
-        return log_gamma(n + 1.0) - log_gamma(y + 1.0) - log_gamma(n - y + 1.0)

@@ -1,6 +1,9 @@
-"""Shares and numbers of successes that vary as a Beta distribution, logit mu = eta.
+"""Successes in trials and shares: binomial, beta and beta-binomial.
 
-With a = mu phi and b = (1 - mu) phi, the parameter is s = 1 / sqrt(phi).
+**Binomial.** y successes in n trials, each with probability 1 / (1 + exp(-eta)) or Phi(eta).
+
+In the other two, shares vary as Beta(a, b), logit mu = eta. With a = mu phi and b = (1 - mu) phi,
+the parameter is s = 1 / sqrt(phi).
 
 **Beta.** y ~ Beta(a, b) in (0, 1), whose variance is mu (1 - mu) / (1 + phi). With t = logit y and
 m = mu (1 - mu)::
@@ -26,8 +29,9 @@ curvature.
 
 import abc
 import dataclasses
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,10 +39,143 @@ from jax.scipy.special import betainc
 from jaxtyping import Array
 from scipy.special import logit
 
-from nghvi._core.response import Support
+from nghvi._core.errors import row_name
+from nghvi._core.response import ResponseError, Support, offenders
 from nghvi._special import digamma, log_expit, log_gamma, log_rising, trigamma
 from nghvi._typing import Key
-from nghvi.responses._shared import LogitLink, OfTrials, WithLevel, WithSpread, check_range
+from nghvi.responses._shared import (
+    LogitLink,
+    ProbitLink,
+    Summed,
+    SymmetricLink,
+    WithLevel,
+    WithSpread,
+    check_range,
+)
+
+
+class OfTrials(SymmetricLink, WithLevel, Summed):
+    """Numbers of successes; every row has one trial unless the facts say otherwise."""
+
+    facts: ClassVar[tuple[str, ...]] = ("trials",)
+    trials: Any = None
+    usual_trials: float = eqx.field(static=True, default=1.0, kw_only=True)
+    """A power of two near the mean number of trials."""
+    remedy: ClassVar[str] = (
+        "y counts the successes of the trials: give trials='n', the column of their number, or "
+        "write 'cbind(successes, failures) ~ ...' or 'successes | trials(n) ~ ...' in a formula; "
+        "shares are response='beta'."
+    )
+
+    def given(self, facts: Any) -> Self:
+        return dataclasses.replace(self, trials=None if facts is None else facts[..., 0])
+
+    @property
+    def num_trials(self) -> Any:
+        """Number of trials of every row."""
+        return 1.0 if self.trials is None else self.trials
+
+    @property
+    def support(self) -> Support:
+        return Support(0, np.inf if self.trials is None else self.trials, discrete=True)
+
+    def suited(self, y: np.ndarray, known: np.ndarray, *, intercept: bool) -> Self:
+        number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
+        share = (np.sum(y) + 0.5) / (np.sum(number) + 1)
+        level = round(float(self.quantile(share) - np.mean(known))) if intercept else 0
+        usual = float(2.0 ** np.round(np.log2(np.mean(number))))
+        found = super().suited(y, known, intercept=intercept)
+        return dataclasses.replace(found, level=level, usual_trials=usual)
+
+    def noise(self, mean: float, variance: float) -> float:
+        share = np.clip(mean / self.usual_trials, 0.01, 0.99)
+        return float(1 / (self.usual_trials * share * (1 - share)))
+
+    def check_facts(self, names: tuple[str, ...]) -> None:
+        number = np.asarray(self.num_trials, float)
+        odd = ~(np.isfinite(number) & (number >= 1) & (number == np.round(number)))
+        if odd.any():
+            raise ResponseError(
+                f"{names[0]} holds {offenders(number, odd)}: every row needs a whole number of "
+                "trials, at least one; leave rows without trials out."
+            )
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        number = np.broadcast_to(np.asarray(self.num_trials, float), y.shape)
+        above = y > number
+        if above.any():
+            row, others = int(np.flatnonzero(above)[0]), int(above.sum()) - 1
+            more = f" ({others:,} more of that kind)" if others else ""
+            remedy = (
+                f"give the number of trials of each row; {self.remedy}"
+                if self.trials is None
+                else f"correct {column} or the number of trials there."
+            )
+            raise ResponseError(
+                f"{column} holds {y[row]:g} successes of {number[row]:g} trials in {row_name(row)}"
+                f"{more}: {remedy}"
+            )
+        super().check(y, column)
+        if not y.any() or (y == number).all():
+            every = "failed" if not y.any() else "succeeded"
+            raise ResponseError(
+                f"every trial of {column} {every}: no finite odds describe that; give data in "
+                "which both outcomes happened."
+            )
+
+    def log_choices(self, y: Array) -> Array:
+        """Return the log of the binomial coefficient, n over y."""
+        n = self.num_trials
+        return log_gamma(n + 1.0) - log_gamma(y + 1.0) - log_gamma(n - y + 1.0)
+
+
+class _Binomial(OfTrials):
+    """Successes in independent trials, with any symmetric link."""
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        failures = (self.num_trials - y) * self.log_share(-eta)
+        return self.log_choices(y) + y * self.log_share(eta) + failures
+
+    def log_none(self, eta: Array, dispersion: Array) -> Array:
+        return self.num_trials * self.log_share(-eta)
+
+    def growth(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        odds = jnp.exp(self.log_share(eta) - self.log_share(-eta))
+        return jnp.maximum(self.num_trials - y, 0.0) / (y + 1) * odds
+
+    def distant_cdf(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        left = self.num_trials - y
+        inside = betainc(jnp.maximum(left, 1.0), y + 1, self.share(-eta))
+        return jnp.where(left < 1, 1.0, inside)
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        drawn = jax.random.binomial(key, self.num_trials, self.share(eta), eta.shape)
+        return drawn.astype(eta.dtype)
+
+    def mean(self, eta: Array, dispersion: Array) -> Array:
+        return self.num_trials * self.share(eta)
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        mean = self.mean(location, dispersion)
+        return mean, mean * self.share(-location)
+
+
+class Binomial(LogitLink, _Binomial):
+    """Successes in independent trials, with the logit link."""
+
+    name: ClassVar[str] = "binomial"
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        success, failure = self.share(eta), self.share(-eta)
+        n = self.num_trials
+        return y * failure - (n - y) * success, -n * success * failure
+
+
+class BinomialProbit(ProbitLink, _Binomial):
+    """Successes in independent trials, with the probit link."""
+
+    name: ClassVar[str] = "binomial-probit"
+
 
 FARTHEST = 300.0
 """Largest |eta| that is used, so that the parameters of the Beta stay away from 0 and infinity."""

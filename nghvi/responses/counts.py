@@ -1,6 +1,18 @@
-"""Zero-inflated counts: y = 0 with probability pi, otherwise Poisson or negative binomial.
+"""Counts of events with mean mu, log mu = eta, plain or with extra zeros.
 
-With p the plain probabilities and w the probability that a zero is a plain one::
+**Poisson.** log p(y) = y eta - mu - log y!
+
+**Negative binomial**, with mean mu and size k, whose variance is mu + mu^2 / k. It is a Poisson
+distribution whose rate varies by a Gamma(k, k) factor. The spread of that factor, s = 1 / sqrt(k),
+is the parameter: at s = 0 the counts are Poisson. With a = 1 / k and r = y + k::
+
+    log p(y) = log Gamma(r) - log Gamma(k) - y log k - log y! + y eta - r log(1 + a mu)
+
+If k is large, each of the first three terms is large but their sum is not, so they are computed
+together by Stirling's series, down to spreads of a millionth.
+
+**Zero-inflated.** y = 0 with probability pi, otherwise Poisson or negative binomial. With p the
+plain probabilities and w the probability that a zero is a plain one::
 
     p(0) -> pi + (1 - pi) p(0),     p(y) -> (1 - pi) p(y)  (y > 0),     w = (1 - pi) p(0) / that
 
@@ -19,20 +31,138 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import betainc, gammaincc
 from jaxtyping import Array
 
 from nghvi._core import near_zero
-from nghvi._special import log_expit
+from nghvi._core.response import ResponseError, Support, offenders
+from nghvi._special import log_expit, log_gamma, log_rising
 from nghvi._typing import Key, Scalar
 from nghvi.priors import Priors
-from nghvi.responses._shared import Counts
-from nghvi.responses.negative_binomial import NegativeBinomial
-from nghvi.responses.poisson import Poisson
+from nghvi.responses._shared import LEAST_UNIT, LogLink, Summed, WithSpread
 
-FIRST = 0.25
+LARGEST_COUNT = 1e9
+"""Counts from here on are refused, as codes for missing values or as measurements."""
+
+
+class Counts(Summed, LogLink):
+    """Numbers of events."""
+
+    remedy: ClassVar[str] = (
+        "counts of events are not rates or averages: give the events themselves, with "
+        "exposure='time' or '+ exposure(time)' in a formula, or use response='gaussian' for "
+        "measurements."
+    )
+
+    @property
+    def support(self) -> Support:
+        return Support(0, discrete=True)
+
+    def check(self, y: np.ndarray, column: str = "y") -> None:
+        super().check(y, column)
+        if not y.any():
+            raise ResponseError(
+                f"every count in {column} is 0: no positive rate describes that; give data in "
+                "which the event happened."
+            )
+        if (large := y >= LARGEST_COUNT).any():
+            raise ResponseError(
+                f"{column} holds {offenders(y, large)}: if that stands for a missing count, drop "
+                "these rows; counts that large are measurements: use response='gaussian' and their "
+                "logarithm."
+            )
+
+
+class Poisson(Counts):
+    """Numbers of events whose variance equals their mean."""
+
+    name: ClassVar[str] = "poisson"
+
+    def noise(self, mean: float, variance: float) -> float:
+        return 1 / mean
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        return y * eta - self.rate(eta) - log_gamma(y + 1.0)
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        mean = self.rate(eta)
+        return y - mean, -mean
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        return jax.random.poisson(key, self.rate(eta)).astype(eta.dtype)
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        mean = self.rate(location)
+        return mean, mean
+
+    def log_none(self, eta: Array, dispersion: Array) -> Array:
+        return -self.rate(eta)
+
+    def growth(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        return self.rate(eta) / (y + 1)
+
+    def distant_cdf(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        return gammaincc(y + 1, self.rate(eta))
+
+
+LARGEST_SIZE, LARGEST_OF_SUMS = 1e12, 1e8
+"""Largest size that is used, beyond which counts are as good as Poisson; incomplete beta functions
+lose their digits earlier, so they have a smaller bound."""
+
+
+class NegativeBinomial(WithSpread, Counts):
+    """Numbers of events whose variance exceeds their mean."""
+
+    name: ClassVar[str] = "negative-binomial"
+    spread_name: ClassVar[str] = "1/sqrt(size)"
+
+    def noise(self, mean: float, variance: float) -> float:
+        return max(variance, mean) / mean**2
+
+    def information(self, y: np.ndarray) -> float:
+        # The sum of mu^2 / 2; for Poisson counts the expectation of y (y - 1) is mu^2.
+        return float(np.sum(y * (y - 1))) / 2
+
+    def size(self, dispersion: Array) -> Array:
+        """Return the size k."""
+        return 1 / jnp.maximum(self.spread(dispersion) ** 2, 1 / LARGEST_SIZE)
+
+    def log_prob(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        size = self.size(dispersion)
+        against = (y + size) * jax.nn.softplus(eta - jnp.log(size))
+        return log_rising(y, size) - log_gamma(y + 1.0) + y * eta - against
+
+    def slopes(self, y: Array, eta: Array, dispersion: Array) -> tuple[Array, Array]:
+        size = self.size(dispersion)
+        share = jax.nn.sigmoid(eta - jnp.log(size))
+        return y - (y + size) * share, -(y + size) * share * (1 - share)
+
+    def sample(self, key: Key, eta: Array, dispersion: Array) -> Array:
+        size = self.size(dispersion)
+        key_rate, key_count = jax.random.split(key)
+        factor = jax.random.gamma(key_rate, size, eta.shape) / size
+        rate = self.rate(eta) * factor
+        return jax.random.poisson(key_count, rate).astype(eta.dtype)
+
+    def moments(self, location: Array, variance: Array, dispersion: Array) -> tuple[Array, Array]:
+        mean = self.rate(location)
+        return mean, mean + mean**2 / self.size(dispersion)
+
+    def log_none(self, eta: Array, dispersion: Array) -> Array:
+        size = self.size(dispersion)
+        return -size * jax.nn.softplus(eta - jnp.log(size))
+
+    def growth(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        size = self.size(dispersion)
+        return (y + size) / (y + 1) * jax.nn.sigmoid(eta - jnp.log(size))
+
+    def distant_cdf(self, y: Array, eta: Array, dispersion: Array) -> Array:
+        size = jnp.minimum(self.size(dispersion), LARGEST_OF_SUMS)
+        return betainc(size, y + 1, jax.nn.sigmoid(jnp.log(size) - eta))
+
+
+FIRST_ODDS = 0.25
 """Odds of an extra zero from which a fit starts."""
-LEAST_UNIT = 2.0**-20
-"""Lower bound on the unit of the odds."""
 
 
 class ZeroInflated(Counts):
@@ -85,7 +215,7 @@ class ZeroInflated(Counts):
         return {**super().stated_priors(priors), "zi_prob": "Uniform(0, 1)"}
 
     def start(self, variance: Scalar) -> Array:
-        first = near_zero.coordinate(jnp.full(1, np.log(FIRST / self.zero_unit)))
+        first = near_zero.coordinate(jnp.full(1, np.log(FIRST_ODDS / self.zero_unit)))
         plain = super().start(variance)[: self.num_dispersion - 1]
         return jnp.concatenate([plain, first])
 
