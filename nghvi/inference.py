@@ -20,7 +20,7 @@ from nghvi._core.evaluate import (
 from nghvi._core.hosts import on_host, together
 from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
-from nghvi._linalg.threads import one_thread
+from nghvi._linalg.small import one_thread
 from nghvi._programs import Ahead, forget_programs_if_many, program
 from nghvi._typing import Data, Key, Params
 from nghvi.data import LinearStatistics

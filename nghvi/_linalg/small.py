@@ -10,7 +10,10 @@ calls at once on two cores have no thread left that could do the work, and wait 
 below ``LARGEST_PIECE`` operations are worked off by the thread that asked.
 """
 
+import functools
+import importlib
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,10 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
+from threadpoolctl import ThreadpoolController
+
+P = ParamSpec("P")
+Out = TypeVar("Out")
 
 UNROLL = 9
 """Largest number of columns for which the algorithms are written out column by column."""
@@ -199,3 +206,24 @@ def lapack_inverse(lower: Float[Array, "n r r"]) -> Float[Array, "n r r"]:
 def _lapack_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     found, half = lapack_inverse(primals[0]), jnp.tril(tangents[0]) @ primals[0].mT
     return found, -found @ (half + half.mT) @ found
+
+
+def one_thread(function: Callable[P, Out]) -> Callable[P, Out]:
+    """Return the function, during whose calls LAPACK uses one thread.
+
+    Waking a second one costs more than it gains, on a busy machine tenfold.
+    """
+
+    @functools.wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> Out:
+        with _controller().limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return alone
+
+
+@functools.cache
+def _controller() -> ThreadpoolController:
+    """Look for the libraries once, which takes milliseconds."""
+    importlib.import_module("scipy.linalg")  # it loads the LAPACK that JAX calls
+    return ThreadpoolController()

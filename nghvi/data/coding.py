@@ -9,16 +9,16 @@ In a linear model without an intercept, the first category has a column for ever
 ``x[c]``. A formula codes ``C(x)`` in the same way.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from nghvi._core.errors import DataError, warn
+from nghvi.data.cells import AFTERWARDS, AT_FIT, check_there, misread, missing
 from nghvi.data.frame import Cells, Table, check_finite
 from nghvi.data.labels import encode_groups, one_kind
-from nghvi.data.missing import AFTERWARDS, AT_FIT, NO_GAPS, Gaps, check_there, missing
-from nghvi.data.text import misread
 
 MANY_LEVELS, FEW_ROWS = 20, 10
 """A category has many levels if it has more than 20 and, on average, fewer than 10 rows each."""
@@ -26,6 +26,63 @@ MOST_LEVELS = 200
 """A category with more levels than this has many, however many rows there are."""
 SHOWN = 5
 """How many unknown levels a message shows."""
+
+
+class Gaps(NamedTuple):
+    """The values that replace missing cells, and the indicator columns that mark them.
+
+    A missing cell is given its column's filling, and ``missing(x)`` is 1 in its row::
+
+        numbers         the median (of an even number of cells, the lower middle one)
+        categories      the first level, so that missing(x) acts as a level of its own
+    """
+
+    fillings: dict[str, Any]
+    """Fillings of the columns that had gaps at the fit."""
+    told: tuple[tuple[str, ...], ...]
+    """Columns that share an indicator, because they lacked values in the same rows."""
+
+    @staticmethod
+    def learn(columns: Mapping[str, Any]) -> "Gaps":
+        """Learn fillings from training data; columns are arrays or categories of pandas."""
+        fillings: dict[str, Any] = {}
+        told: dict[bytes, list[str]] = {}
+        for name, values in columns.items():
+            empty = missing(values)
+            if empty.all():
+                raise DataError(f"column {name!r} has no values at all; leave it out.")
+            if empty.any():
+                fillings[name] = _typical(values[~empty])
+                told.setdefault(empty.tobytes(), []).append(name)
+        return Gaps(fillings, tuple(map(tuple, told.values())))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the indicators."""
+        return tuple(f"missing({', '.join(columns)})" for columns in self.told)
+
+    def indicator_of(self, column: str) -> str | None:
+        """Return the name of the indicator that marks a column's gaps, None if it has none."""
+        each = zip(self.told, self.names, strict=True)
+        return next((name for columns, name in each if column in columns), None)
+
+    def fill(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns with gaps filled, followed by the indicators."""
+        filled = {
+            name: _filled(values, self.fillings[name]) if name in self.fillings else values
+            for name, values in columns.items()
+        }
+        for name, members in zip(self.names, self.told, strict=True):
+            if name in filled:
+                raise DataError(
+                    f"column {name!r} has the name of an indicator of missing cells; rename it."
+                )
+            empty = [missing(columns[member]) for member in members]
+            filled[name] = np.logical_or.reduce(empty).astype(float)
+        return filled
+
+
+NO_GAPS = Gaps({}, ())
 
 
 class Coding(NamedTuple):
@@ -181,3 +238,29 @@ def _joined(group: Any, pooled: list[np.ndarray]) -> Any:
     own = group if isinstance(group, tuple) else () if group is None else (group,)
     every = (*own, *pooled)
     return every if len(every) > 1 else every[0]
+
+
+def _typical(known: Any) -> Any:
+    """Return the median of numbers or truth values, the first level of anything else."""
+    if isinstance(known, pd.Categorical):
+        return known.remove_unused_categories().categories[0]
+    values = np.asarray(known)
+    if values.dtype.kind == "O":
+        values = pd.Series(list(values)).infer_objects().to_numpy()
+    ordered = np.sort(values if values.dtype.kind != "O" else values.astype(str))
+    middle = (len(ordered) - 1) // 2 if ordered.dtype.kind in "biuf" else 0
+    return ordered[middle].item() if ordered.dtype.kind in "biufU" else ordered[middle]
+
+
+def _filled(values: Any, filling: Any) -> Any:
+    empty = missing(values)
+    if isinstance(values, pd.Categorical):
+        known = values if filling in values.categories else values.add_categories([filling])
+        return known.fillna(filling)
+    if not empty.any():
+        return values
+    if values.dtype.kind == "f":
+        return np.where(empty, filling, values)
+    found = np.array(values, object)
+    found[empty] = filling
+    return pd.Series(list(found)).infer_objects().to_numpy()

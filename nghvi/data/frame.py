@@ -16,17 +16,18 @@ from scipy.sparse import issparse
 
 from nghvi._core.errors import DataError as DataError
 from nghvi._core.errors import suggest, warn
-from nghvi.data.labels import read_labels
-from nghvi.data.missing import (
+from nghvi.data.cells import (
     AFTERWARDS,
     check_there,
     count,
+    dates_remedy,
+    misread,
     missing,
     places,
     unmasked,
     unusable,
 )
-from nghvi.data.text import dates_remedy, misread
+from nghvi.data.labels import read_labels
 
 Column = str | int
 Group = Column | tuple[Column, ...] | None

@@ -15,10 +15,8 @@ import numpy as np
 import pandas as pd
 
 from nghvi._core.errors import DataError, warn
-from nghvi.data.missing import count, places, unmasked, unusable
+from nghvi.data.cells import NUMBER, WHOLE, count, places, unmasked, unusable
 
-WHOLE = re.compile(r"([+-]?)0*(\d+)(?:\.0*)?")
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}.*")
 KINDS = {
     "b": "truth values",

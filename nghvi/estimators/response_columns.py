@@ -17,6 +17,7 @@ import numpy as np
 
 from nghvi._core.errors import warn
 from nghvi._core.response import Response, offenders
+from nghvi.data.cells import KNOWN, check_there, misread
 from nghvi.data.frame import (
     Cells,
     DataError,
@@ -27,8 +28,6 @@ from nghvi.data.frame import (
     read_cells,
     suggest,
 )
-from nghvi.data.missing import KNOWN, check_there
-from nghvi.data.text import misread
 
 MOST_CLASSES = 50
 """The most ordered classes; a response with more is probably a measurement."""

@@ -17,6 +17,8 @@ import numpy as np
 import pandas as pd
 
 from nghvi._core.errors import FormulaError, warn
+from nghvi.data.cells import AT_FIT, KNOWN, count, dates_remedy, misread, places
+from nghvi.data.coding import NO_GAPS, Gaps
 from nghvi.data.frame import (
     DataError,
     Table,
@@ -27,8 +29,6 @@ from nghvi.data.frame import (
     read_response,
 )
 from nghvi.data.labels import combined, read_labels
-from nghvi.data.missing import AT_FIT, KNOWN, NO_GAPS, Gaps, count, places
-from nghvi.data.text import dates_remedy, misread
 from nghvi.formula.matrices import INTERCEPT, Learnt, Matrix, evaluate, terms_of, variables_of
 from nghvi.formula.syntax import EVERY_COLUMN, FactorSyntax, Syntax, parse
 

@@ -17,7 +17,7 @@ from scipy.linalg import block_diag
 
 from nghvi._core.errors import DataError
 from nghvi._core.model import unraveller
-from nghvi._linalg.threads import one_thread
+from nghvi._linalg.small import one_thread
 from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.data import Rows

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 from scipy import special
 
 from nghvi._core.response import Support
-from nghvi._linalg.threads import one_thread
+from nghvi._linalg.small import one_thread
 from nghvi._programs import program
 from nghvi._typing import Data, Key
 from nghvi.data.blocks import padded

@@ -33,12 +33,11 @@ from nghvi._core.variational import RemainingError
 from nghvi._linalg.tree import SolveInfo, SolveOptions
 from nghvi._sklearn import Estimator
 from nghvi.data import LinearStatistics, Panel, Rows
-from nghvi.data.coding import Coding
+from nghvi.data.coding import Coding, Gaps
 from nghvi.data.elimination import Cells, Elimination, Step, Update
 from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.grouped import CellRows
-from nghvi.data.missing import Gaps
 from nghvi.data.panel import CrossedPanel
 from nghvi.data.scaling import Scaling
 from nghvi.data.working_copy import StreamedRows

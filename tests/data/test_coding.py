@@ -12,9 +12,8 @@ import pytest
 
 import nghvi
 from nghvi import DataError, DataWarning
-from nghvi.data.coding import Coding
+from nghvi.data.coding import Coding, Gaps
 from nghvi.data.frame import read_cells
-from nghvi.data.missing import Gaps
 from nghvi.estimators.reader import RowReader
 from nghvi.formula import learn
 from nghvi.responses import Gaussian

@@ -10,8 +10,8 @@ import pytest
 
 import nghvi
 from nghvi import DataError, DataWarning, MixedClassifier, MixedRegressor
+from nghvi.data.cells import misread
 from nghvi.data.frame import drop_missing
-from nghvi.data.text import misread
 from nghvi.formula import learn
 from nghvi.recipes.verdict import Cause
 from tests.conftest import panel_frame

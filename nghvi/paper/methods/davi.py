@@ -32,7 +32,7 @@ from nghvi._core.model import unraveller
 from nghvi._core.variational import RemainingError
 from nghvi._linalg import small
 from nghvi._linalg.lowrank import pack_lower
-from nghvi._linalg.threads import one_thread
+from nghvi._linalg.small import one_thread
 from nghvi._linalg.tree import exact_solve, materialise, tree_norm, tree_where
 from nghvi._programs import program
 from nghvi._typing import Key, PyTree, Scalar

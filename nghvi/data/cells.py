@@ -1,27 +1,105 @@
-"""Recognises text that was meant as numbers or dates: a stray word, decimal commas, written dates.
+"""Cells that cannot be used as they are: those without a value, and text that was meant as numbers.
 
-A model would treat such a column as a category, with a coefficient for nearly every cell.
+Without a value are None, NaN, NaT, pandas' NA, and masked cells of an array. They are either
+refused, or filled in and marked by a further column (:class:`nghvi.data.coding.Gaps`).
+
+A stray word, decimal commas or written dates turn a column of numbers into text. A model would
+treat it as a category, with a coefficient for nearly every cell.
 """
 
 import numbers
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from nghvi._core.errors import row_name
-from nghvi.data.labels import NUMBER, WHOLE
-from nghvi.data.missing import SHOWN
+from nghvi._core.errors import DataError, row_name, row_names
 
+SHOWN = 3
+"""How many examples a message shows."""
 MOSTLY = 0.8
 """The share of cells that must read as numbers (or dates) for the column to be meant as such."""
 FEW = 10
 """How many different whole numbers, or dates, may well be the levels of a category."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+WHOLE = re.compile(r"([+-]?)0*(\d+)(?:\.0*)?")
 COMMA = re.compile(r"[+-]?\d+,\d+")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?")
+
+
+def unmasked(values: Any) -> np.ndarray:
+    """Return an array in which masked cells are None, so that their fill values are not read."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        found = values.data.astype(object)
+        found[np.ma.getmaskarray(values)] = None
+        return found
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of unequal length, or cells that are lists
+        raise DataError(f"the data are not a table ({error}); pass rows of equal length.") from None
+
+
+def missing(values: Any) -> np.ndarray:
+    """Return which cells have no value."""
+    return np.asarray(pd.isna(values), bool)
+
+
+def unusable(values: np.ndarray) -> np.ndarray:
+    """Return which cells have no value or an infinite one."""
+    if values.dtype.kind == "f":
+        return ~np.isfinite(values)
+    if values.dtype.kind == "O":
+        infinite = [isinstance(v, float) and np.isinf(v) for v in values]
+        return missing(values) | np.array(infinite, bool)
+    return missing(values)
+
+
+def count(mask: np.ndarray) -> str:
+    """Return the number of rows in words, such as ``3 rows``."""
+    number = int(mask.sum())
+    return f"{number} row" if number == 1 else f"{number} rows"
+
+
+def places(mask: np.ndarray) -> str:
+    """Return the names of some rows, in words."""
+    found = np.flatnonzero(mask)
+    return row_names(found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
+
+
+AT_FIT = (
+    "fill the cells in, leave such rows out (missing='drop'), or let the model learn what a gap "
+    "means (missing='indicator')"
+)
+KNOWN = (
+    "offsets, trials, bounds and weights are never filled in, so leave such rows out "
+    "(missing='drop' in a fit)"
+)
+AFTERWARDS = (
+    "the fit has not learnt what a gap there means, so fill the cells in, leave the rows out, or "
+    "fit with missing='indicator' to rows that have such gaps"
+)
+
+
+def check_there(columns: Mapping[str, Any], remedy: str, may_lack: Container[str] = ()) -> None:
+    """Raise an error that names missing or infinite cells.
+
+    ``remedy`` says what to do about missing ones; the columns ``may_lack`` may have them.
+    """
+    empty = {name: missing(v) for name, v in columns.items() if name not in may_lack}
+    if found := _listed(empty):
+        raise DataError(f"missing values (NaN or empty) in column {found}; {remedy}.")
+    infinite = {name: unusable(np.asarray(v)) & ~missing(v) for name, v in columns.items()}
+    if found := _listed(infinite):
+        raise DataError(
+            f"infinite values (inf) in column {found}; correct the cells or leave the rows out."
+        )
+
+
+def _listed(found: Mapping[str, np.ndarray]) -> str:
+    return ", ".join(f"{n!r} ({count(m)}, {places(m)})" for n, m in found.items() if m.any())
 
 
 def misread(values: Sequence[Any] | np.ndarray, name: str) -> str | None:
