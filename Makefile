@@ -53,7 +53,7 @@ bench: $(READY) $(BENCH_READY)
 
 bench-setup: $(BENCH_READY)
 
-# From rows and tables that are there; nothing is run.
+# Pages from rows and tables that are there; nothing is run.
 results-page: $(READY)
 	$(BIN)/python -m nghvi.paper.studies.results_page experiments/results docs/reproduction.md --anew
 	$(BIN)/python -m benchmarks.measured_page

@@ -1,16 +1,17 @@
-"""The page of measurements, ``docs/results.md``, from the recorded rows; nothing is run::
+"""The page of measurements, ``docs/results.md``, and others, from recorded rows; nothing is run::
 
     python -m benchmarks.measured_page
 
 The sentences are in ``measured.md``; every number in them is computed here from a file in
-``benchmarks/results``. Whatever has no rows is not on the page.
+``benchmarks/results``. Whatever has no rows is not on the page. The other pages are those of
+:mod:`benchmarks.prose`.
 """
 
 import json
 import pathlib
 from typing import Any
 
-from benchmarks import network_page, response_page
+from benchmarks import network_page, prose, response_page
 from benchmarks.report import number, number_range, span
 from nghvi.paper.studies.exhibits import markdown
 from nghvi.storage.file import replaced
@@ -395,5 +396,6 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    with replaced(PAGE) as file:
-        file.write(page().encode())
+    for place, text in {PAGE: page(), **prose.pages()}.items():
+        with replaced(place) as file:
+            file.write(text.encode())

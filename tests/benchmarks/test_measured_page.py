@@ -4,12 +4,18 @@ import re
 
 import pytest
 
-from benchmarks import measured_page
+from benchmarks import measured_page, prose
 
 
 def test_the_page_is_what_its_rows_make():
     """``make results-page`` writes it anew."""
     assert measured_page.PAGE.read_text() == measured_page.page()
+
+
+@pytest.mark.parametrize("name", prose.NAMES)
+def test_pages_of_prose_have_the_figures_of_their_rows(name):
+    (place,) = (place for place in prose.pages() if place.name == name)
+    assert place.read_text() == prose.pages()[place]
 
 
 def test_a_changed_row_changes_the_page(monkeypatch):
@@ -25,7 +31,7 @@ def test_a_changed_row_changes_the_page(monkeypatch):
     assert page != measured_page.PAGE.read_text()
 
 
-@pytest.mark.parametrize("name", ["results.md"])
+@pytest.mark.parametrize("name", ["results.md", *prose.NAMES])
 def test_tables_can_be_read(name):
     """At most eight columns."""
     text = (measured_page.PAGE.parent / name).read_text()
