@@ -60,8 +60,8 @@ def table(
 ) -> Html:
     """Return a table whose first column names the rows; wide ones scroll inside their frame.
 
-    ``kind="text"``: the last column holds words; ``"reading"``: it says in words what the numbers
-    do, and phones leave it and the third one out.
+    ``kind="text"``: the last column holds words; ``"texts"``: the last two do; ``"reading"``: the
+    last says in words what the numbers do, and phones leave it and the third one out.
     """
     head = element("tr", *(element("th", each, scope="col") for each in heads))
     body = [
@@ -121,7 +121,9 @@ th, td { padding: .32rem .9rem .32rem 0; border-bottom: 1px solid var(--line); t
   white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 600; font-size: .85rem; }
 tbody th { font-weight: 600; }
-th:first-child, :is(table.text, table.reading) :is(th, td):last-child { text-align: left; }
+th:first-child, :is(table.text, table.texts, table.reading) :is(th, td):last-child,
+table.texts :is(th, td):nth-last-child(2) { text-align: left; }
+table.texts td:nth-last-child(-n+2) { white-space: normal; min-width: 6rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr));
   gap: 1rem; }
 .figures.small { grid-template-columns: repeat(auto-fill, minmax(min(11rem, 45%), 1fr)); }
@@ -138,7 +140,9 @@ footer { padding-bottom: 2rem; font-size: .85rem; }
   dl { grid-template-columns: repeat(2, 1fr); }
   h1 { font-size: 1.45rem; } .verdict h2 { font-size: 1.4rem; } table { min-width: 0; }
   th, td { padding-right: .45rem; font-size: .8rem; } tbody th, table.text td:last-child {
-  white-space: normal; overflow-wrap: anywhere; } tbody th { min-width: 4.5rem; }
+  white-space: normal; overflow-wrap: anywhere; } tbody th { min-width: 6rem; }
+  table.texts thead th { white-space: normal; } table.texts td:nth-last-child(-n+2) {
+  min-width: 4.8rem; }
   table.reading :is(th, td):is(:nth-child(3), :last-child) { display: none; }
   pre { white-space: pre-wrap; } }
 @media print { :root { --paper: #fff; --card: #fff; --ink: #000; --soft: #444; --line: #ccc;

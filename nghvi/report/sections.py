@@ -309,7 +309,7 @@ def priors(subject: Subject) -> Html | None:
     )
     heads = ["parameter", "prior", "data", "stated prior", "reading"]
     title = "Sensitivity to priors and data" + _cut(list(found.index))
-    return section("Priors that matter", paragraph(said), table(title, heads, rows, kind="text"))
+    return section("Priors that matter", paragraph(said), table(title, heads, rows, kind="texts"))
 
 
 def _density(drawn: tables.Drawn, name: str, ax: Any) -> None:
