@@ -22,7 +22,7 @@ from nghvi.paper.studies import (
     results_page,
 )
 from nghvi.paper.studies.appendix_probit import Arrival, arrival
-from nghvi.paper.studies.exhibits import Table, verdicts, write_table
+from nghvi.paper.studies.exhibits import Table, markdown, verdicts, write_table
 from nghvi.paper.studies.facts import about
 from nghvi.paper.studies.store import Store
 from nghvi.paper.studies.study import Options
@@ -282,6 +282,12 @@ def test_the_kept_page_is_what_rows_and_tables_make(monkeypatch):
     assert page.read_text() == text
     heads = re.findall(r"^\| (?:--- \| ?)+$", text, re.MULTILINE)
     assert max(head.count("---") for head in heads) <= 8
+
+
+def test_a_number_stays_with_its_error_and_an_asterisk_is_no_emphasis(tmp_path):
+    assert markdown(["gain"], [["0.1 ± 0.2"]]).endswith("| 0.1\u00a0±\u00a00.2 |")
+    (tmp_path / "probit.txt").write_text("RMSE of y* by steps\nand a table")
+    assert results_page.caption(tmp_path / "probit.csv") == r"RMSE of y\* by steps"
 
 
 def test_what_cannot_be_read_is_explained(results, capsys):

@@ -35,10 +35,13 @@ def write_table(table: Table, folder: pathlib.Path) -> None:
     (folder / f"{name}.tex").write_text(_latex(frame, caption))
 
 
+UNBROKEN = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
+
+
 def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table of a page."""
+    """A table of a page; a number and its standard error stay on one line."""
     return "\n".join(
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |"
+        "| " + " | ".join(c.replace("|", r"\|").replace(" ± ", UNBROKEN) for c in line) + " |"
         for line in (head, ["---"] * len(head), *lines)
     )
 

@@ -206,9 +206,10 @@ def made_by(rows: list[Row]) -> str:
 
 
 def caption(table: pathlib.Path) -> str:
-    """First line of the table's text form."""
+    """First line of the table's text form; its asterisks are no emphasis."""
     text = table.with_suffix(".txt")
-    return text.read_text().splitlines()[0] if text.exists() else table.stem
+    first = text.read_text().splitlines()[0] if text.exists() else table.stem
+    return first.replace("*", r"\*")
 
 
 def main(arguments: list[str] | None = None) -> int:
