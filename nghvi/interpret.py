@@ -72,7 +72,8 @@ def lek_profile(
         most common value.
     grid, n_grid, quantiles
         Values of the input; by default ``n_grid`` evenly spaced ones between these two of its
-        training quantiles.
+        training quantiles. An input whose quantiles are only two values, such as one of 0 and 1,
+        has no others in between.
     draws, level, seed
         Number of posterior draws, probability of the band, seed of the draws.
 
@@ -329,7 +330,7 @@ def _grid(
                 "the values themselves as grid."
             )
         ends.append(known[near].iloc[0])
-    return np.linspace(ends[0], ends[1], n_grid)
+    return np.unique(ends) if known.nunique() == 2 else np.linspace(ends[0], ends[1], n_grid)
 
 
 def _reference_row(estimator: MixedEstimator, reference: Any) -> np.ndarray:

@@ -253,6 +253,7 @@ def _curves(estimator: MixedEstimator, table: Any, ax: Axes | None) -> Axes:
     ax = axes_or_new(ax)
     variable, labels = table.columns[1], list(dict.fromkeys(table["group"]))
     few, named = len(labels) <= len(CURVES), isinstance(estimator.group_, str)
+    mark = "o" if table[variable].nunique() <= 2 else None  # there is nothing between two values
     for i, label in enumerate(labels):
         curve = table[table["group"] == label]
         if few:
@@ -260,7 +261,9 @@ def _curves(estimator: MixedEstimator, table: Any, ax: Axes | None) -> Axes:
             band = curve["lower"], curve["upper"]
             ax.fill_between(curve[variable], *band, color=colour, alpha=0.15, lw=0)
             said = label if label in UNGROUPED or not named else f"{estimator.group_} {label}"
-            ax.plot(curve[variable], curve["mean"], dash, color=colour, lw=1.5, label=said)
+            ax.plot(
+                curve[variable], curve["mean"], dash, color=colour, lw=1.5, label=said, marker=mark
+            )
         elif label == interpret.POPULATION:
             ax.plot(curve[variable], curve["mean"], color=BLUE, lw=2, zorder=3)
         else:

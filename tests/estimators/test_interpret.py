@@ -103,6 +103,17 @@ def test_a_row_of_the_table_is_a_reference(linear, inputs):
     np.testing.assert_allclose(from_row["mean"], at_zero)
 
 
+def test_an_indicator_has_no_values_between_0_and_1(frame, inputs):
+    marked = inputs.assign(high=(inputs["a"] > 50).astype(float))
+    model = nghvi.MixedRegressor("g", random="intercept").fit(marked, frame["y"])
+    table = interpret.lek_profile(model, "high", draws=20)
+    assert list(table["high"]) == [0, 1]
+    assert len(interpret.lek_profile(model, "high", grid=[0, 0.5, 1], draws=20)) == 3
+    drawn = plots.lek(model, "high", draws=20).lines[0]
+    assert drawn.get_marker() == "o"
+    assert list(drawn.get_xdata()) == [0, 1]
+
+
 def test_partial_dependence_has_the_average_slope(linear, inputs):
     uneven = inputs[(inputs["g"] != 3) | (np.arange(200) % 10 < 2)]
     table = interpret.partial_dependence(linear, "a", uneven, draws=500)
