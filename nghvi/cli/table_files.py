@@ -240,7 +240,8 @@ def num_ordered_levels(path: pathlib.Path, column: pd.Series) -> int:
 def check_classes(path: pathlib.Path, column: pd.Series) -> None:
     """Raise an error if a class of an ordered category has no row.
 
-    Of a category of numbers Parquet keeps that it is ordered, but not how, which is said.
+    Parquet records that a category of numbers is ordered, but not in which order; a message says
+    so.
     """
     number, there = num_ordered_levels(path, column), np.unique(column)
     if isinstance(column.dtype, pd.CategoricalDtype) or not number:
@@ -248,13 +249,13 @@ def check_classes(path: pathlib.Path, column: pd.Series) -> None:
     if number > len(there):
         raise UsageError(
             f"{path}: column {column.name!r} is an ordered category that has {number} classes, of "
-            f"which only {len(there)} occur ({', '.join(map(str, there))}): nothing tells where "
-            "another one begins and ends; leave it out of the classes "
-            "(cat.remove_unused_categories in pandas), or merge it with a neighbour."
+            f"which only {len(there)} occur ({', '.join(map(str, there))}): the data do not say "
+            "where the others begin and end; remove them (cat.remove_unused_categories in pandas), "
+            "or merge each with a neighbour."
         )
     print(
         f"nghvi: {path}: column {column.name!r} is an ordered category of numbers, whose order "
-        f"Parquet does not keep; it is taken to be {' < '.join(map(str, there))}. To state "
+        f"Parquet does not record; it is assumed to be {' < '.join(map(str, there))}. To state "
         "another, make its classes text (cat.rename_categories in pandas).",
         file=sys.stderr,
     )

@@ -127,9 +127,9 @@ def warn_about_design(
         _warn("every row is its own group, so that effects and noise cannot be told apart")
     elif random[0] == 0 and number <= q < n and _spans_groups(x, codes, number):
         _warn(
-            "the inputs already give every group an intercept of its own, which leaves nothing to "
-            "the effects; leave the group column, or columns that are constant within groups, out "
-            "of the inputs"
+            "the inputs already give every group an intercept of its own, which leaves nothing "
+            "for the effects to explain; leave the group column, or columns that are constant "
+            "within groups, out of the inputs"
         )
 
 
@@ -170,13 +170,13 @@ def warn_about_separation(
     if apart := [name for name, sure in found if sure and name not in copies]:
         _warn(
             f"the classes are separated without error by {_list(apart)}, whose coefficient could "
-            "be as large as you like; leave the column out if it follows from the response, or "
+            "be arbitrarily large; leave the column out if it follows from the response, or "
             "state a prior that you can justify (priors=Priors(coef_sd=2.5))"
         )
     if codes is not None and not varies_within(y, codes):
         _warn(
             f"every group of {group!r} has rows of one class only, so that the sd of the effects "
-            "could be as large as you like; state a prior that you can justify "
+            "could be arbitrarily large; state a prior that you can justify "
             "(priors=Priors(effects=HalfT(3, 1.0)))"
         )
 
@@ -207,7 +207,7 @@ def warn_about_prior(
     far = [name for name, found in zip(names, apart, strict=True) if found]
     if loss > MOST_LOST * noise**2 and far:
         warn(
-            f"columns {_list(far)} are nearly the same, or nearly a combination of each other. The "
+            f"columns {_list(far)} are nearly the same, or nearly combinations of one another. The "
             "fit needs coefficients larger than their prior allows, and is worse than it could be. "
             "Centre such columns before powers and products are taken (I((x - 2000)**2) or "
             "poly(x, 2) instead of I(x**2)), leave some out, or state a wider prior: "

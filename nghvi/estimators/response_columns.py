@@ -85,8 +85,8 @@ def learn_classes(
         warn(
             f"no row of {name} is {', '.join(map(str, absent))}, between the classes that occur "
             f"({', '.join(f'{label:g}' for label in classes)}). Only the classes that occur are "
-            "fitted, and the neighbours of a gap count as neighbours; merge classes so that none "
-            "is without rows, or number them without a gap if this is meant."
+            "fitted, as if there were no gap; merge classes so that each has rows, or number them "
+            "without a gap if this is intended."
         )
     return classes
 

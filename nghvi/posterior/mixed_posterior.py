@@ -192,7 +192,7 @@ class MixedPosterior(NamedTuple):
         if self.data.plan.dense and not part.plan.dense:
             raise DataError(
                 f"with these levels all factors but the largest have {part.plan.num_rest:,} "
-                "effects, which the fit has no settings for; refit with the new rows."
+                "effects, more than the fit was set up for; refit with the new rows."
             )
         names = self.names._replace(factors=tuple(factors))
         return self._replace(names=names, added=(part,)), codes

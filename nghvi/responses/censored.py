@@ -88,7 +88,7 @@ class TobitResponse(Censored):
         if ((y <= lower) | (y >= upper)).all():
             raise ResponseError(
                 f"every row of {column} is censored, so the data do not say how much it varies; "
-                "use response='probit' for whether it is beyond the bound."
+                "use response='probit' to model whether it is beyond the bound."
             )
         super().check(y, column)
 
@@ -160,8 +160,9 @@ class Interval(Censored):
         if not known.all(axis=0).any() and len(np.unique(ends[known])) < 2:
             raise ResponseError(
                 f"no row of {column} is known exactly or between two finite ends, and no two rows "
-                "have different ones: nothing tells how much it varies; give the ends that are "
-                "known, or response='probit' for whether it is beyond one and the same."
+                "have different ones, so the data do not say how much it varies; give the ends "
+                "that are known, or use response='probit' to model whether it is beyond a common "
+                "bound."
             )
         super().check(y, column)
 

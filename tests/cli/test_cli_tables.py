@@ -173,6 +173,6 @@ def test_ordered_categories_of_parquet_are_ordered_classes(place, panel, capsys)
         assert [row for row in json.loads(said.out)["summary"] if "cut" in row] == cuts
         assert f"the column '{name}' is an ordered category" in said.err
         # The order of numbers is lost in the file.
-        assert ("it is taken to be 1 < 2 < 3" in said.err) == (name == "z")
+        assert ("it is assumed to be 1 < 2 < 3" in said.err) == (name == "z")
     settings = json.loads((place / "y" / "settings.json").read_text())
     assert settings["asked"]["response"] == "ordered-probit"
