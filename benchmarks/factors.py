@@ -1,14 +1,15 @@
-"""Several grouping factors: InstEval compared with lme4, and time by rows in simulations.
+"""Several grouping factors: InstEval compared with peers, and time by rows in simulations.
 
-InstEval (73,421 ratings, 2,972 students, 1,128 lecturers) comes from R with lme4, which fits it in
-the same run: ``y ~ service + (1 | s) + (1 | d)`` by maximum likelihood. In simulated designs every
-student rates 10 lecturers at random, and a lecturer has 100 ratings on average. *first*: a fit in a
-fresh process, compilation included; *second*: the same fit once more. Seconds are those of the
-clock, and of the processor (user and system), which a busy machine does not change much.
+InstEval (73,421 ratings, 2,972 students, 1,128 lecturers, 28 departments by kind of service) comes
+from R with lme4, which fits it in the same run by maximum likelihood, with two crossed factors and
+with three. In simulated designs every student rates 10 lecturers at random, and a lecturer has 100
+ratings on average. *first*: a fit in a fresh process, compilation included; *second*: the same fit
+once more. Seconds are those of the clock, and of the processor (user and system), which a busy
+machine does not change much.
 
 Run: python -m benchmarks.factors [--rows 10000 100000 1000000] [--no-insteval] [--gpboost PYTHON]
 
-``--gpboost``: an interpreter that has GPBoost, which then fits the simulated designs, too. Rows of
+``--gpboost``: an interpreter that has GPBoost, which then fits the same tables, too. Rows of
 designs that are not asked for stay as they are in the results.
 """
 
@@ -25,22 +26,28 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from nghvi.paper.studies.facts import about
+
 RESULTS = pathlib.Path(__file__).parent / "results" / "factors.json"
-FORMULA = "y ~ service + (1 | s) + (1 | d)"
+FACTORS = {"insteval": ("s", "d"), "insteval_three": ("s", "d", "dept_service")}
+FEW_ROWS = 5
 RATINGS, RATINGS_A_LECTURER = 10, 100
 LME4 = """
 suppressMessages(library(lme4))
 data(InstEval)
 rows <- with(InstEval, data.frame(y = y, service = as.integer(service) - 1,
-                                  s = as.integer(as.character(s)), d = as.integer(as.character(d))))
+                                  s = as.integer(as.character(s)), d = as.integer(as.character(d)),
+                                  dept_service = paste(dept, service, sep = ":")))
 write.csv(rows, "{path}", row.names = FALSE)
-seconds <- system.time(m <- lmer(y ~ service + (1 | s) + (1 | d), rows, REML = FALSE))
-sds <- as.data.frame(VarCorr(m))
-of <- function(factor) sds$sdcor[sds$grp == factor]
-form <- paste('{{"seconds": %f, "processor": %f, "intercept": %.8f, "service": %.8f,',
-              '"s": %.8f, "d": %.8f}}')
-cat(sprintf(form, seconds[["elapsed"]], seconds[["user.self"]] + seconds[["sys.self"]],
-            fixef(m)[1], fixef(m)[2], of("s"), of("d")))
+for (formula in c({formulas})) {{
+  seconds <- system.time(m <- lmer(as.formula(formula), rows, REML = FALSE))
+  sds <- as.data.frame(VarCorr(m))
+  sds <- sds[sds$grp != "Residual", ]
+  each <- paste(sprintf(', "%s": %.8f', sds$grp, sds$sdcor), collapse = "")
+  form <- '{{"seconds": %f, "processor": %f, "intercept": %.8f, "service": %.8f%s}}\n'
+  cat(sprintf(form, seconds[["elapsed"]], seconds[["user.self"]] + seconds[["sys.self"]],
+              fixef(m)[1], fixef(m)[2], each))
+}}
 """
 GPBOOST = """
 import json, resource, sys, time
@@ -48,7 +55,7 @@ import gpboost, numpy, pandas
 table = pandas.read_csv(sys.argv[1])
 fixed = numpy.column_stack([numpy.ones(len(table)), table["service"]])
 begun, used = time.perf_counter(), time.process_time()
-model = gpboost.GPModel(group_data=table[["s", "d"]], likelihood="gaussian")
+model = gpboost.GPModel(group_data=table[sys.argv[2].split(",")], likelihood="gaussian")
 model.fit(y=table["y"].to_numpy(float), X=fixed)
 seconds, processor = time.perf_counter() - begun, time.process_time() - used
 found = numpy.asarray(model.get_cov_pars(), float)
@@ -69,19 +76,29 @@ def simulated(rows: int) -> pd.DataFrame:
     return pd.DataFrame({"y": y + rng.normal(size=rows), "service": service, "s": s, "d": d})
 
 
-def measured(table: pd.DataFrame) -> dict[str, Any]:
-    """Two default fits in this process."""
+def formula_of(factors: tuple[str, ...]) -> str:
+    return " + ".join(["y ~ service", *(f"(1 | {factor})" for factor in factors)])
+
+
+def measured(table: pd.DataFrame, factors: tuple[str, ...]) -> dict[str, Any]:
+    """Two default fits in this process, and what is asked for after a fit."""
     import nghvi
 
     seconds, processor = [], []
     for _ in range(2):
         begun, used = time.perf_counter(), time.process_time()
-        model = nghvi.mixed(FORMULA, table)
+        model = nghvi.mixed(formula_of(factors), table)
         seconds.append(time.perf_counter() - begun)
         processor.append(time.process_time() - used)
     summary = model.summary()
     used = time.process_time()
     model.group_effects("d")
+    effects_processor = time.process_time() - used
+    predicted = []
+    for _ in range(2):
+        used = time.process_time()
+        model.predict(table.head(FEW_ROWS))
+        predicted.append(time.process_time() - used)
     return {
         "rows": len(table),
         "levels": [len(levels) for levels in cast(dict, model.groups_).values()],
@@ -89,7 +106,8 @@ def measured(table: pd.DataFrame) -> dict[str, Any]:
         "second": seconds[1],
         "first_processor": processor[0],
         "second_processor": processor[1],
-        "group_effects_processor": time.process_time() - used,
+        "group_effects_processor": effects_processor,
+        "predict_few_processor": predicted[1],
         "elbo_se": model.elbo_se_,
         "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2,
         "status": model.status_,
@@ -98,17 +116,32 @@ def measured(table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def apart(path: pathlib.Path) -> dict[str, Any]:
+def apart(path: pathlib.Path, factors: tuple[str, ...]) -> dict[str, Any]:
     """The same in its own process."""
     command = [sys.executable, "-m", "benchmarks.factors", "--table", str(path)]
+    command += ["--factors", *factors]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def insteval(directory: pathlib.Path) -> dict[str, Any]:
+def by_gpboost(python: str, path: pathlib.Path, factors: tuple[str, ...]) -> dict[str, Any]:
+    command = [python, "-c", GPBOOST, str(path), ",".join(factors)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+def insteval(directory: pathlib.Path, gpboost: str | None) -> dict[str, Any]:
+    """Both models of InstEval by every program."""
     path = directory / "insteval.csv"
-    script = LME4.format(path=path)
+    formulas = ", ".join(f'"{formula_of(factors)}"' for factors in FACTORS.values())
+    script = LME4.format(path=path, formulas=formulas)
     found = subprocess.run(["Rscript", "-e", script], check=True, capture_output=True, text=True)
-    return {"lme4": json.loads(found.stdout), "nghvi": apart(path)}
+    rows = {}
+    for line, (name, factors) in zip(found.stdout.splitlines(), FACTORS.items(), strict=True):
+        rows[name] = {"about": about(), "lme4": json.loads(line), "nghvi": apart(path, factors)}
+        if gpboost:
+            rows[name]["gpboost"] = by_gpboost(gpboost, path, factors)
+        print(json.dumps(rows[name]), flush=True)
+    return rows
 
 
 def main() -> None:
@@ -117,28 +150,25 @@ def main() -> None:
     parser.add_argument("--no-insteval", action="store_true")
     parser.add_argument("--gpboost", help="an interpreter that has GPBoost")
     parser.add_argument("--table", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--factors", nargs="+", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.table is not None:
-        print(json.dumps(measured(pd.read_csv(chosen.table))))
+        print(json.dumps(measured(pd.read_csv(chosen.table), tuple(chosen.factors))))
         return
-    from nghvi.paper.studies.facts import about
-
     found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     found["about"] = about()
     with tempfile.TemporaryDirectory() as directory:
         if not chosen.no_insteval:
-            found["insteval"] = {"about": about(), **insteval(pathlib.Path(directory))}
-            print(json.dumps(found["insteval"], indent=1))
+            found |= insteval(pathlib.Path(directory), chosen.gpboost)
+            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
         before = found.get("simulated", [])
         kept = {row["rows"]: row for row in before if "second_processor" in row}
         for rows in chosen.rows:
             path = pathlib.Path(directory) / f"{rows}.csv"
             simulated(rows).to_csv(path, index=False)
-            kept[rows] = {"about": about(), **apart(path)}
+            kept[rows] = {"about": about(), **apart(path, ("s", "d"))}
             if chosen.gpboost:
-                command = [chosen.gpboost, "-c", GPBOOST, str(path)]
-                peer = subprocess.run(command, check=True, capture_output=True, text=True)
-                kept[rows]["gpboost"] = json.loads(peer.stdout.splitlines()[-1])
+                kept[rows]["gpboost"] = by_gpboost(chosen.gpboost, path, ("s", "d"))
             print(json.dumps(kept[rows]), flush=True)
             found["simulated"] = [kept[number] for number in sorted(kept)]
             RESULTS.write_text(json.dumps(found, indent=1) + "\n")

@@ -227,18 +227,25 @@ def _encoded(table: Table, group: Group) -> tuple[np.ndarray, Groups]:
     if table.group is None:
         return np.zeros(len(table.values), int), np.array([])
     if isinstance(table.group, tuple) and isinstance(group, tuple):
-        found = [_encoded_factor(each, name) for each, name in zip(table.group, group, strict=True)]
+        found = [
+            _encoded_factor(each, name, f"out {name!r}, and keep the other factors")
+            for each, name in zip(table.group, group, strict=True)
+        ]
         codes = np.column_stack([codes for codes, _ in found])
         return codes, {str(name): own[1] for name, own in zip(group, found, strict=True)}
     return _encoded_factor(np.asarray(table.group), group)
 
 
-def _encoded_factor(labels: np.ndarray, group: Group) -> tuple[np.ndarray, np.ndarray]:
+def _encoded_factor(
+    labels: np.ndarray,
+    group: Group,
+    remedy: str = "the group out (group=None, or no group term in a formula)",
+) -> tuple[np.ndarray, np.ndarray]:
     levels, codes = np.unique(labels, return_inverse=True)
     if len(levels) == 1:
         raise DataError(
             f"group column {group!r} has only one level ({str(levels[0])!r}), so that effects "
-            "cannot vary; leave the group out (group=None, or no group term in a formula)."
+            f"cannot vary; leave {remedy}."
         )
     return codes, levels
 

@@ -264,8 +264,10 @@ def _warn(
     """Warn of what can be fitted but was probably not meant, or is not determined by the data."""
     num_inputs = sample.x.shape[1] - len(spec.known_coef)
     groups, codes, labels = source.groups, sample.codes, None
+    # The mean of a count says how much it varies: an effect of each row is overdispersion.
+    noise = response.classes or response.num_dispersion > 0
     if isinstance(groups, dict):
-        check_design(codes, spec.terms, structure.effects, groups)
+        check_design(codes, spec.terms, structure.effects, groups, noise=noise)
     elif len(groups):
         labels = groups[codes]
     warn_about_meaning(
@@ -288,9 +290,10 @@ def _warn(
     num_fixed = num_inputs + spec.intercept
     features = structure.features
     one = None if spec.several else codes
-    warn_about_design(x[:, :num_fixed], features[:num_fixed], one, structure.effects[0])
+    shown, own = features[:num_fixed], structure.effects[0]
+    warn_about_design(x[:, :num_fixed], shown, one, own, noise=noise)
     if response.classes and not response.takes_intercept:
-        warn_about_separation(x[:, :num_fixed], features[:num_fixed], sample.y, one, spec.group)
+        warn_about_separation(x[:, :num_fixed], shown, sample.y, one, spec.group)
     if not settings.standardize and isinstance(structure.priors.effects, HuangWand):
         for own in structure.effects:
             warn_about_origin(x, features, own)

@@ -47,9 +47,13 @@ def feature_names(names: tuple[str, ...], fit_intercept: bool) -> tuple[str, ...
 
 
 def random_columns(
-    random: str | Sequence[Any], names: tuple[str, ...], *, deep: bool
+    random: str | Sequence[Any], names: tuple[str, ...], *, deep: bool, factor: str | None = None
 ) -> tuple[int, ...]:
-    """Return the indices of the features with effects, in the order of the features."""
+    """Return the indices of the features with effects, in the order of the features.
+
+    ``factor``: under which name a dictionary had this setting, for messages; None without one.
+    """
+    said = f"random={random if factor is None else {factor: random}!r}"
     if isinstance(random, str):
         if random == "auto":
             random = "all" if deep else INTERCEPT
@@ -62,12 +66,10 @@ def random_columns(
                     "coefficients vary by group, for example random=['x']."
                 )
             return (0,)
-        raise DataError(
-            f"random={random!r}: choose 'auto', 'intercept', 'all' or a list of column names."
-        )
+        raise DataError(f"{said}: choose 'auto', 'intercept', 'all' or a list of column names.")
     if not isinstance(random, list | tuple | np.ndarray | pd.Index):
         raise DataError(
-            f"random={random!r}: choose 'auto', 'intercept', 'all' or a list of column names, such "
+            f"{said}: choose 'auto', 'intercept', 'all' or a list of column names, such "
             "as ['intercept', 'x']."
         )
     chosen = []
@@ -108,9 +110,17 @@ def centred_columns(
 
 
 def warn_about_design(
-    x: np.ndarray, names: tuple[str, ...], codes: np.ndarray | None, random: tuple[int, ...]
+    x: np.ndarray,
+    names: tuple[str, ...],
+    codes: np.ndarray | None,
+    random: tuple[int, ...],
+    *,
+    noise: bool = True,
 ) -> None:
-    """Warn of parameters that the data do not determine, so that their prior does."""
+    """Warn of parameters that the data do not determine, so that their prior does.
+
+    ``noise``: whether rows have noise of unknown size, which effects of single rows would hide.
+    """
     n, q = x.shape
     constant = [names[j] for j in range(q) if names[j] != INTERCEPT and np.ptp(x[:, j]) == 0]
     if constant and INTERCEPT in names:
@@ -123,7 +133,7 @@ def warn_about_design(
     if codes is None or not random:
         return
     number = codes.max() + 1
-    if number == n:
+    if number == n and noise:
         _warn("every row is its own group, so that effects and noise cannot be told apart")
     elif random[0] == 0 and number <= q < n and _spans_groups(x, codes, number):
         _warn(

@@ -101,15 +101,21 @@ def check_supported(
 
 
 def check_design(
-    codes: np.ndarray, terms: tuple[Term, ...], random: tuple[tuple[int, ...], ...], groups: Mapping
+    codes: np.ndarray,
+    terms: tuple[Term, ...],
+    random: tuple[tuple[int, ...], ...],
+    groups: Mapping,
+    *,
+    noise: bool = True,
 ) -> None:
     """Refuse factors that cannot be told apart, and warn of designs that were probably not meant.
 
     ``codes`` are the levels of every row, ``random`` the columns with effects of every factor.
+    ``noise``: whether rows have noise of unknown size, which effects of single rows would hide.
     """
     levels = [len(groups[term.group]) for term in terms]
     for f, term in enumerate(terms):
-        if levels[f] == len(codes):
+        if noise and levels[f] == len(codes):
             warn(
                 f"group column {term.group!r}: every row is its own group, so that its effects and "
                 "noise cannot be told apart: some parameters are determined by the prior alone."

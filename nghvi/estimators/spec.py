@@ -8,6 +8,7 @@ Default priors are stated in units of the data, so that they mean the same whate
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -139,8 +140,16 @@ class Spec(NamedTuple):
     def effects(self, settings: "MixedEstimator", features: tuple[str, ...]) -> tuple[Columns, ...]:
         """Return the indices of the features with effects of every factor; none without groups."""
         deep = self.deep and not self.several
-        chosen = tuple(random_columns(term.random, features, deep=deep) for term in self.terms)
         asked, text = settings.random, settings.formula
+        chosen = tuple(
+            random_columns(
+                term.random,
+                features,
+                deep=deep,
+                factor=term.group if isinstance(asked, Mapping) else None,
+            )
+            for term in self.terms
+        )
         if text is None or _is_auto(asked):
             return chosen or ((),)
         if chosen != (random_columns(asked, features, deep=deep),):

@@ -200,7 +200,7 @@ def _either(
 
 
 @program
-def _coordinates_of(
+def coordinates_of(
     model: "SeveralFactors",
     data: CrossedStatistics,
     theta: Float[Array, "s m"],
@@ -218,6 +218,38 @@ def _coordinates_of(
     return *jax.vmap(one)(theta), log_noise
 
 
+def parts_at(
+    model: "SeveralFactors",
+    data: CrossedStatistics,
+    params: MixedParams,
+    x: Float[Array, " p"],
+    rows: tuple[Float[Array, "n r k"], ...] = (),
+) -> tuple[Float[Array, " e"], Float[Array, "c c"]]:
+    """Return estimates of log|M|, and Q, where v0 is the noise variance of ``params``.
+
+    ``rows``: columns of rows to predict, factors in the order of elimination. They follow those of
+    C in Q, which then holds the conditional covariances of the rows' effects, too.
+    """
+    noise_var, free, plan = jnp.exp(params.dispersion[0]), params.coef.size, data.plan
+    cross = []
+    for place, factor in enumerate(data.in_order):
+        own = [factor.effects_cross[:, None], factor.effects_design[:, :free]]
+        columns = jnp.swapaxes(jnp.concatenate(own, axis=1), 0, 1)
+        # Whitening also divides by the noise variance.
+        cross.append(jnp.concatenate([columns, noise_var * rows[place]]) if rows else columns)
+    gram = tuple(factor.effects_gram for factor in data.in_order)
+    lower = model.precision_factors(params._replace(effects=x))
+    factors = tuple(lower[f] for f in plan.order)
+
+    def whitened(cross: tuple[Array, ...]) -> System:
+        sums = gram, data.cells, data.rest_cells, cross
+        return System.whiten(*sums, noise_var, factors, plan)
+
+    system = whitened(tuple(each[0] for each in cross))
+    right = jax.vmap(lambda cross: whitened(cross).right)(tuple(cross))
+    return inverse.parts_of_evidence(system, right, plan, model.probes(plan))
+
+
 @program
 def _parts(
     model: "SeveralFactors",
@@ -228,33 +260,16 @@ def _parts(
 ) -> Float[Array, "s o"]:
     """Return log|M| and Q at the first ``number`` points, one after another."""
     params = unraveller(model, data)(start)
-    noise_var = jnp.exp(params.dispersion[0])
-    free, plan = params.coef.size, data.plan
-    columns = [
-        jnp.concatenate([f.effects_cross[:, None], f.effects_design[:, :free]], axis=1)
-        for f in data.in_order
-    ]
-    gram = tuple(factor.effects_gram for factor in data.in_order)
-    cross = tuple(jnp.swapaxes(c, 0, 1) for c in columns)
-    probes = model.probes(plan)
 
     def one(x: Array) -> Float[Array, " o"]:
-        lower = model.precision_factors(params._replace(effects=x))
-        factors = tuple(lower[f] for f in plan.order)
-
-        def whitened(cross: tuple[Array, ...]) -> System:
-            sums = gram, data.cells, data.rest_cells, cross
-            return System.whiten(*sums, noise_var, factors, plan)
-
-        system = whitened(tuple(each[0] for each in cross))
-        right = jax.vmap(lambda cross: whitened(cross).right)(cross)
-        log_dets, among = inverse.parts_of_evidence(system, right, plan, probes)
-        return jnp.concatenate([log_dets, among[np.tril_indices(free + 1)]])
+        log_dets, among = parts_at(model, data, params, x)
+        return jnp.concatenate([log_dets, among[np.tril_indices(len(among))]])
 
     def add(i: Array, found: Array) -> Array:
         return jax.lax.dynamic_update_index_in_dim(found, one(x[i]), i, 0)
 
-    size = max(1, len(probes)) + (free + 1) * (free + 2) // 2
+    columns = params.coef.size + 1
+    size = max(1, model.num_probes) + columns * (columns + 1) // 2
     return jax.lax.fori_loop(0, number, add, jnp.zeros((len(x), size)))
 
 
@@ -262,7 +277,7 @@ def fitted(model: "SeveralFactors", data: CrossedStatistics, q: Variational) -> 
     """Return the lookup for a posterior near q, or None if no polynomials are near enough."""
     theta, _ = draw(jax.random.key(0), q, DRAWS)
     start = jax.device_put(np.asarray(q.centre))
-    found = _coordinates_of(model, data, jax.device_put(theta), start)
+    found = coordinates_of(model, data, jax.device_put(theta), start)
     x, d, log_ratio, log_noise = map(np.asarray, found)
     centre, root = x.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(x.T)))
     if (chosen := _chosen(root)) is None:

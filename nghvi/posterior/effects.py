@@ -142,6 +142,16 @@ class EffectsAtRows(eqx.Module):
         """Return whether effects are integrated out of predictions; they are normal given theta."""
         return self.model.response.conjugate
 
+    def population_at(
+        self,
+        params: MixedParams,
+        design: Float[Array, "n r"],
+        codes: Int[Array, "n ..."],
+        parts: tuple[Data, ...],
+    ) -> Float[Array, " n"]:
+        """Return the variance that the effects of new levels add to every row's predictor."""
+        return self._at_known(params, design, codes, self.num_known(parts)).population
+
     def _at_known(
         self, params: MixedParams, design: Float[Array, "n r"], codes: Array, number: np.ndarray
     ) -> "AtKnown":
@@ -259,6 +269,19 @@ class SummedFactorsAtRows(FactorsAtRows):
 
     def are_integrated(self, data: CrossedStatistics | CrossedPanel) -> bool:
         return not self.model.draws_for(data)
+
+    def known_design(
+        self,
+        params: MixedParams,
+        x: Float[Array, "n d"],
+        codes: Int[Array, "n f"],
+        data: CrossedStatistics,
+    ) -> list[tuple[Float[Array, "n r"], Int[Array, " n"]]]:
+        """Return each factor's columns, 0 at new levels, and the positions of its levels."""
+        design = self.model.design(self.model.features(params, x))
+        rows = self._at_known(params, design, codes, self.num_known((data,)))
+        levels = data.in_memory(tuple(rows.position.T))
+        return list(zip(self._split(rows.design), levels, strict=True))
 
     def _moments_at(self, params: MixedParams, rows: AtKnown, parts: tuple[Data, ...]) -> Predictor:
         model, data = self.model, parts[0]

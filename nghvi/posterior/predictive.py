@@ -31,6 +31,7 @@ from nghvi.data.working_copy import StreamedRows
 from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import MixedParams
 from nghvi.posterior.effects import effects_of
+from nghvi.posterior.expansion import Expansion, expanded
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
 from nghvi.recipes.importance import Pool
 
@@ -94,6 +95,8 @@ class Inputs(NamedTuple):
     """One standard normal per draw, stratified: an unseen group's effect in units of its sd."""
     x: Float[Array, "n d"]
     codes: Int[Array, "n ..."]
+    expansion: Expansion | None = None
+    """Moments of the effects as functions of theta; None if they are computed for every draw."""
 
     @staticmethod
     def of(posterior: MixedPosterior, request: Request, *, averaged: bool = True) -> "Inputs":
@@ -102,10 +105,13 @@ class Inputs(NamedTuple):
         theta = posterior.inference.pool.resample(request.draws, rng)
         keys = jax.random.split(jax.random.key(request.seed), request.draws)
         standard = special.ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
-        if averaged and effects_of(posterior.model).in_pairs(posterior.parts[0]):
-            theta, keys, standard = _in_pairs(theta, keys, standard)
+        expansion = None
+        if averaged and request.effects:
+            expansion = expanded(posterior, request.x, request.codes, request.draws)
+            if expansion is None and effects_of(posterior.model).in_pairs(posterior.parts[0]):
+                theta, keys, standard = _in_pairs(theta, keys, standard)
         arrays = (jax.device_put(a) for a in (theta, standard, request.x, request.codes))
-        return Inputs(posterior.model, posterior.parts, keys, *arrays)
+        return Inputs(posterior.model, posterior.parts, keys, *arrays, expansion)
 
     @property
     def draws(self) -> "Draw":
@@ -421,7 +427,10 @@ def _predictor(
     fixed = h @ model.all_coef(params)
     if not effects or model.num_effects == 0:
         return fixed, jnp.zeros_like(fixed), model.dispersion(params)
-    mean, variance = effects_of(model).predictor(
-        (key, params, standard), model.design(h), inputs.codes, inputs.parts
-    )
+    of_groups, at = effects_of(model), (model.design(h), inputs.codes, inputs.parts)
+    if inputs.expansion is None:
+        mean, variance = of_groups.predictor((key, params, standard), *at)
+    else:
+        mean, variance = inputs.expansion(params, model, inputs.parts[0])
+        variance += of_groups.population_at(params, *at)
     return fixed + mean, variance, model.dispersion(params)

@@ -264,7 +264,7 @@ def test_combinations_of_two_columns_are_one_factor(rows):
 
 REFUSED = {
     "y ~ x + (1 | firm) + (1 | copy)": "'firm' and 'copy' divide the rows in the same way",
-    "y ~ x + (1 | firm) + (1 | alone)": "'alone' has only one level",
+    "y ~ x + (1 | firm) + (1 | alone)": "only one level .'a'., .* leave out 'alone', and keep",
 }
 
 
@@ -281,6 +281,7 @@ SETTINGS = {
     "batch_groups=3 with several": {"batch_groups": 3},
     "devices=1 with several": {"devices": 1},
     "'year' is not among the grouping factors": {"random": {"year": "all"}},
+    "random={'month': 'each'}: choose 'auto'": {"random": {"month": "each"}},
     "names 'firm' twice": {"group": ["firm", "firm"]},
 }
 
@@ -295,9 +296,9 @@ def test_what_several_factors_do_not_go_with(rows, said):
 TERMS = (Term("a", "auto", "auto"), Term("b", "auto", "auto"))
 
 
-def check(a, b):
+def check(a, b, noise=True):
     groups = {"a": np.unique(a), "b": np.unique(b)}
-    check_design(np.column_stack([a, b]), TERMS, ((0,), (0,)), groups)
+    check_design(np.column_stack([a, b]), TERMS, ((0,), (0,)), groups, noise=noise)
 
 
 def test_parts_that_never_meet_are_named():
@@ -317,6 +318,7 @@ def test_nested_and_connected_factors_are_not_suspicious():
 def test_a_level_per_row_is_named():
     with pytest.warns(DataWarning, match="'b': every row is its own group"):
         check(np.arange(20) // 2, np.arange(20))
+    check(np.arange(20) // 2, np.arange(20), noise=False)  # as for counts: overdispersion
 
 
 def test_offset_counts_and_independent_effects(rows):
