@@ -12,7 +12,7 @@ are drawn instead: the variance is 0 and the draw is in the location.
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from nghvi.data.panel import distinct_rows
 from nghvi.data.working_copy import StreamedRows
 from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import MixedParams
+from nghvi.models.several_factors import SeveralFactors
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.expansion import Expansion, expanded
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
@@ -111,7 +112,8 @@ class Inputs(NamedTuple):
             if expansion is None and effects_of(posterior.model).in_pairs(posterior.parts[0]):
                 theta, keys, standard = _in_pairs(theta, keys, standard)
         arrays = (jax.device_put(a) for a in (theta, standard, request.x, request.codes))
-        return Inputs(posterior.model, posterior.parts, keys, *arrays, expansion)
+        inputs = Inputs(posterior.model, posterior.parts, keys, *arrays)
+        return inputs._replace(expansion=expansion)
 
     @property
     def draws(self) -> "Draw":
@@ -431,6 +433,7 @@ def _predictor(
     if inputs.expansion is None:
         mean, variance = of_groups.predictor((key, params, standard), *at)
     else:
-        mean, variance = inputs.expansion(params, model, inputs.parts[0])
+        several = cast(SeveralFactors, model)
+        mean, variance = inputs.expansion(params, several, inputs.parts[0])
         variance += of_groups.population_at(params, *at)
     return fixed + mean, variance, model.dispersion(params)
