@@ -47,7 +47,7 @@ class MixedModel(MarginalModel):
     of the last features: 0 for a feature that only has effects, 1 for an offset. ``relative_coef``:
     whether theta holds the coefficients in units of :meth:`coef_unit`, in which the posterior of a
     response that attenuates them is less curved. ``spread``: if given, theta holds them as
-    distances from a least squares fit in its units. ``effects_unit``: if given, theta holds Omega
+    distances from a centre in its units. ``effects_unit``: if given, theta holds Omega
     in the coordinates of :mod:`nghvi.models.parameters` with these units. ``start``: where a
     network with a skip starts. ``num_facts``: how many of the last columns are not inputs but
     facts that the response knows about rows, such as trials. ``grid``: the quadrature as data, in
@@ -107,6 +107,8 @@ class MixedModel(MarginalModel):
             levels = [data.num_groups] * self.num_effects
             spread = Spread.of(self, data, levels)
         if isinstance(data, Rows):
+            few = data.num_groups <= parameters.FEW_GROUPS and not self.relative_coef
+            spread = Spread.about_mode(self, data) if few and not self.response.conjugate else None
             mean = data.total(data.y) / data.num_rows
             data = eqx.tree_at(lambda rows: rows.x, data, self._inputs(data.x))
             data = LinearStatistics.from_rows(data, self.random, known=self.known_coef)
@@ -273,8 +275,8 @@ class MixedModel(MarginalModel):
         The data determine this ratio; beta itself grows with v.
         """
         if self.spread is not None:
-            lower, noise_var = self.precision_factor(params), jnp.exp(params.dispersion[0])
-            return self.spread.sd(self.random, lower, noise_var)
+            noise_var = jnp.exp(params.dispersion[0]) if self.response.conjugate else jnp.ones(())
+            return self.spread.sd(self.random, self.precision_factor(params), noise_var)
         if not self.relative_coef or self.num_effects == 0:
             return jnp.ones(())
         inverse = small.inverse_lower(self.precision_factor(params))

@@ -35,9 +35,15 @@ from nghvi._typing import Data, Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
 from nghvi.data.factors import CrossedStatistics
 from nghvi.data.panel import CrossedPanel
+from nghvi.models.joint_mode import joint_mode
 
 if TYPE_CHECKING:
     from nghvi.models.mixed import MixedModel
+
+
+FEW_GROUPS = 6
+"""Number of groups up to which coefficients are held in units of their spread whatever the
+response, unless it attenuates them."""
 
 
 class MixedParams(NamedTuple):
@@ -91,6 +97,7 @@ def first_params(model: "MixedModel", key: Key, data: Data) -> MixedParams:
         known = q - model.trunk.num_learnt
         coef = jnp.zeros(known).at[0].set(model.response.typical_predictor)
         coef = jnp.concatenate([coef, _first_learnt(model, key)])
+        coef = coef if model.spread is None else jnp.zeros(q)
         dispersion = model.response.start(data.variance)
         unit = jnp.ones(r)
     # A network climbs with effects at rest (log_at_rest), and then needs only small ones.
@@ -120,7 +127,7 @@ class Spread(eqx.Module):
 
     centre: Float[Array, " q"]
     square: Float[Array, " q"]
-    """Sum of squares of each column."""
+    """Sum of squares of each column, each times its row's precision unless the rows share one."""
     levels: Float[Array, " r"]
     """Number of levels of each effect's factor."""
     precision: Float[Array, " q"]
@@ -133,6 +140,18 @@ class Spread(eqx.Module):
         square = np.diagonal(data.gram_total)[fixed]
         precision = np.broadcast_to(np.asarray(model.priors.coef_sd, float), square.shape) ** -2.0
         each = data.centre[fixed], square, np.array(levels, float), precision
+        return Spread(*map(jax.device_put, each))
+
+    @staticmethod
+    def about_mode(model: "MixedModel", data: Rows) -> "Spread":
+        """Return the spread about the mode of coefficients and effects, for any response.
+
+        The rows' noise has variance 1 then, since their sums of squares say it already.
+        """
+        found = joint_mode(model, first_params(model, jax.random.key(0), data), data)
+        levels = np.full(len(model.random), float(data.num_groups))
+        prior_sd = np.broadcast_to(np.asarray(model.priors.coef_sd, float), found.coef.shape)
+        each = found.coef, found.information, levels, prior_sd**-2.0
         return Spread(*map(jax.device_put, each))
 
     def sd(

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import minimize
 from scipy.stats import norm
 
 import nghvi
@@ -13,7 +14,7 @@ from nghvi.data import LinearStatistics, Rows
 from nghvi.models import MixedModel, MixedParams, parameters
 from nghvi.networks import Identity
 from nghvi.priors import HalfT, HuangWand, Priors
-from nghvi.responses import Gaussian, Probit
+from nghvi.responses import Gaussian, Poisson, Probit
 
 UNIT = jnp.array([0.02, 1.0, 30.0, 0.5])
 SHAPES = [(1, False), (1, True), (3, False), (2, True), (4, True)]
@@ -216,6 +217,64 @@ def test_few_groups_have_the_long_tail_of_their_posterior(number, between):
     for share in (0.25, 0.5, 0.75, 0.95):
         exact = np.interp(share, below, log_sd)
         assert abs(0.5 * np.log(np.quantile(drawn, share)) - exact) < 0.15 * sd
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_few_groups_of_counts_have_the_long_tail_of_their_posterior(number):
+    """Standard errors of quantiles of the log sd with 4,000 draws are at most .05 posterior sd."""
+    rng = np.random.default_rng(number)
+    g = np.repeat(np.arange(number), 120 // number)
+    y = rng.poisson(np.exp(0.3 + 0.5 * rng.normal(size=number))[g])
+    log_sd, centre = np.arange(-6, 7, 0.05), np.linspace(-1, 1, 201)
+    level = np.arange(-4, 4, 0.004)  # of a group
+    log_p = np.zeros((len(log_sd), len(centre)))
+    for k in range(number):
+        fit = y[g == k].sum() * level - (g == k).sum() * np.exp(level)
+        fit = np.exp(fit - fit.max())
+        for i, s in enumerate(np.exp(log_sd)):
+            # Where the group's level is known, so that the intercept may be anywhere.
+            at = 0.3 + 30 * np.hypot(s, 0.1) * centre
+            log_p[i] += np.log(norm.pdf(level, at[:, None], s) @ fit + 1e-300)
+    s, width = np.exp(log_sd), 30 * np.hypot(np.exp(log_sd), 0.1)
+    log_p += (np.log(s * width) - 1.5 * np.log1p(s**2 / 12.5))[:, None]
+    log_p -= 0.005 * (0.3 + width[:, None] * centre) ** 2
+    mass = np.exp(log_p - log_p.max()).sum(axis=1)
+    mass /= mass.sum()
+    below, mean = np.cumsum(mass) - mass / 2, mass @ log_sd
+    sd = np.sqrt(mass @ (log_sd - mean) ** 2)
+    model = nghvi.mixed(
+        "y ~ 1 + (1 | g)",
+        pd.DataFrame({"y": y, "g": g}),
+        response="poisson",
+        priors=Priors(coef_sd=10.0, effects=HalfT()),
+        standardize=False,
+    )
+    drawn = model.posterior_draws(4000)["effects_cov"][:, 0, 0]
+    for share in (0.25, 0.5, 0.75, 0.95):
+        exact = np.interp(share, below, log_sd)
+        assert abs(0.5 * np.log(np.quantile(drawn, share)) - exact) < 0.15 * sd
+
+
+def test_the_centre_of_few_groups_is_the_mode_of_coefficients_and_effects():
+    rng = np.random.default_rng(2)
+    g, x = np.repeat(np.arange(3), 20), np.column_stack([np.ones(60), rng.normal(size=60)])
+    y = rng.poisson(np.exp(x @ [0.5, -0.3] + np.array([0.9, -0.2, 0.1])[g]))
+    rows = Rows.from_arrays(x, y, g, 3)
+    model = MixedModel(Identity(2), Poisson(), Priors(coef_sd=3.0, effects=HalfT()), (0,))
+    found = model.suited(rows).spread
+    design = np.concatenate([x, np.eye(3)[g]], axis=1)
+    prior = np.array([1 / 9, 1 / 9, 1, 1, 1])
+
+    def height(at):
+        eta = design @ at
+        return np.sum(np.exp(eta) - y * eta) + 0.5 * prior @ at**2
+
+    best = minimize(height, np.zeros(5), tol=1e-12).x
+    np.testing.assert_allclose(found.centre, best[:2], atol=1e-2)
+    rate = np.exp(design @ best)
+    np.testing.assert_allclose(found.square, rate @ x**2, rtol=1e-2)
+    many = Rows.from_arrays(np.tile(x, (3, 1)), np.tile(y, 3), np.arange(180) % 9, 9)
+    assert model.suited(many).spread is None
 
 
 @pytest.mark.parametrize("apart", [1e-4, 1e-6])
