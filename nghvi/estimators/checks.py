@@ -15,8 +15,8 @@ from nghvi._core.errors import warn
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
 from nghvi.posterior import pointwise
+from nghvi.posterior.left_out import LeftOut, leave_out, left_out, raw_densities
 from nghvi.posterior.mixed_posterior import MixedPosterior
-from nghvi.posterior.pointwise import LeftOut, leave_out
 from nghvi.posterior.predictive import Request, around, between, predict
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def leave_one_out(
     """Estimate the log density of every row given all others, on the scale of the data."""
     from nghvi.posterior.arviz import psis_loo
 
-    return psis_loo(pointwise.raw_densities(posterior, rows, draws, seed))
+    rows, back = rows.by_group()
+    return psis_loo(raw_densities(posterior, rows, draws, seed)).in_order(back)
 
 
 def checked_rows(
@@ -108,8 +109,10 @@ def checked_rows(
 
 def _without_themselves(posterior: MixedPosterior, request: Request, values: np.ndarray) -> LeftOut:
     observed = pointwise.Observed(request.x, request.codes, values)
+    observed, back = observed.by_group()
     drawn = request.draws, request.seed
-    return leave_out(pointwise.left_out(posterior, pointwise.judged, observed, *drawn))
+    found = leave_out(left_out(posterior, pointwise.judged, observed, *drawn))
+    return LeftOut(*(each[back] for each in found))
 
 
 def _as_they_are(posterior: MixedPosterior, request: Request, values: np.ndarray) -> LeftOut:

@@ -34,6 +34,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 from scipy.optimize import minimize
 from scipy.special import roots_genlaguerre
@@ -422,3 +423,25 @@ def moments(problem: RowProblem, nodes: int | Grid) -> tuple[Array, Array]:
     mass, first, second = _over_nodes(problem, mode, grid, sums)
     shift = first / mass
     return mode.effects + shift, second / mass - shift[:, None] * shift[None]
+
+
+class Weighed(NamedTuple):
+    """Nodes at each group's whitened effects, and what is known of them."""
+
+    nodes: Float[Array, "j r k"]
+    log_share: Float[Array, "j k"]
+    """Log probabilities of the nodes given theta and the group's rows; they sum to one."""
+    log_mass: Float[Array, " k"]
+    """log p(y_k | theta), NaN if the mode of the group was not found."""
+
+
+def weighed_nodes(problem: RowProblem, num_nodes: int) -> Weighed:
+    """Return the nodes of a rule for every group, all at once."""
+    grid, mode = Grid.of(num_nodes, problem.design.shape[1]), conditional_mode(problem)
+    root, number = _root(problem, mode.effects, grid), mode.effects.shape[1]
+    parts = [grid.of_groups(part, number) for part in range(len(grid.points))]
+    points, logs = map(jnp.concatenate, zip(*parts, strict=True))
+    nodes = mode.effects + jax.vmap(lambda x: small.solve_lower(root, x, transpose=True))(points)
+    log_mass = logs + jax.vmap(problem.log_prob)(nodes) - small.half_log_det(root)
+    total = logsumexp(log_mass, axis=0)
+    return Weighed(nodes, log_mass - total, jnp.where(mode.found, total, jnp.nan))

@@ -1,7 +1,7 @@
 """Results for ArviZ: the posterior as a labelled DataTree, and leave-one-out cross-validation.
 
 Leave-one-out estimates the log predictive density of every row given all other rows, with the
-weights of :mod:`nghvi.posterior.pointwise`.
+weights of :mod:`nghvi.posterior.left_out`.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from arviz_stats import ELPDData
 from arviz_stats.base import array_stats
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from xarray import DataArray
 
 from nghvi._core.evaluate import log_targets, side_by_side
@@ -120,6 +120,10 @@ class Loo(ELPDData):
     def num_unreliable(self) -> int:
         """The number of rows whose k-hat is too large."""
         return int(np.sum(np.asarray(self.pareto_k) > self.good_k))
+
+    def in_order(self, order: Int[np.ndarray, " n"]) -> "Loo":
+        """Return the same with the rows in another order."""
+        return dataclasses.replace(self, elpd_i=self.elpd_i[order], pareto_k=self.pareto_k[order])
 
     @property
     def meaning(self) -> str:

@@ -1,45 +1,29 @@
 """What a posterior says about each observed row.
 
 Log likelihoods, replicates and distribution functions are given joint draws (theta_s, effects_s):
-log p(y_i | eta_si) with eta_si = h_i'beta_s + z_i'alpha_sk, for instance.
-
-The prediction of row i from all other rows is a weighted average over the draws, with weights
-1 / p(y_i | draw), the largest of them smoothed (PSIS). k-hat is the Pareto shape of the weights:
-where it is large, the row is so influential that the draws of the whole fit cannot tell what a fit
-without it would say.
-
-If y_i is Gaussian with noise variance v, its predictor given theta and all rows is N(m, s), with
-the effects integrated out, and what the row itself said can be taken back exactly::
-
-    eta_i | theta, y without y_i  ~  N((v m - s y_i) / (v - s),  v s / (v - s))
-
-The average is then over theta only, with weights 1 / p(y_i | theta, y without y_i), which hardly
-differ, even where a group has a single row.
+log p(y_i | eta_si) with eta_si = h_i'beta_s + z_i'alpha_sk, for instance. The same values without
+the row itself are in :mod:`nghvi.posterior.left_out`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from nghvi._core.response import Response
 from nghvi._programs import program
 from nghvi._typing import Data, Key
 from nghvi.data.blocks import padded
-from nghvi.data.working_copy import StreamedRows
 from nghvi.models.mixed import MixedModel
 from nghvi.posterior.effects import effects_of
 from nghvi.posterior.mixed_posterior import MixedPosterior, params_at
-from nghvi.recipes.importance import pareto_smoothed
 
 NUMBERS_AT_ONCE = 2e7
 """How many numbers, draws times rows, are in memory at a time."""
-NUMBERS_AT_ALL, FEWEST = 1e8, 400
-"""Numbers, draws times rows or effects, beyond which leaving rows out takes fewer draws, and how
-many it takes at least."""
 
 
 class Observed(NamedTuple):
@@ -48,6 +32,11 @@ class Observed(NamedTuple):
     x: Any
     codes: Any
     y: Any
+
+    def by_group(self) -> tuple["Observed", np.ndarray]:
+        """Return the rows group by group, and where each row then is."""
+        order = np.argsort(self.codes.reshape(len(self.y), -1)[:, 0], kind="stable")
+        return Observed(*(part[order] for part in self)), np.argsort(order)
 
     def pieces(self, size: int) -> Iterator[tuple["Observed", int]]:
         """Yield pieces of equal length, the last one padded, each with its number of real rows."""
@@ -90,6 +79,16 @@ class Densities(NamedTuple):
     given_all: Any
     without: Any
 
+    def over_nodes(self, given_all: Array, without: Array) -> "Densities":
+        """Average over nodes, the leading axis, with log probabilities given all and without."""
+        return Densities(
+            logsumexp(given_all + self.given_all, axis=0), logsumexp(without + self.without, axis=0)
+        )
+
+    def corrected(self, rest: "Densities", without: Array) -> "Densities":
+        """Take what refers to the other rows from a better computation."""
+        return self._replace(without=without)
+
 
 class Given(NamedTuple):
     """What the model says about a response given one draw and, if possible, without the row."""
@@ -101,6 +100,22 @@ class Given(NamedTuple):
     """P(Y < y)."""
     up_to: Any
     """P(Y <= y)."""
+
+    def over_nodes(self, given_all: Array, without: Array) -> "Given":
+        """Average over nodes, the leading axis, with log probabilities without the row."""
+        share = jnp.exp(without)
+
+        def average(values: Array) -> Array:
+            return jnp.sum(share * values, axis=0)
+
+        mean = average(self.mean)
+        spread = average(self.variance + (self.mean - mean) ** 2)
+        density = logsumexp(without + self.log_density, axis=0)
+        return Given(density, mean, spread, average(self.below), average(self.up_to))
+
+    def corrected(self, rest: "Given", without: Array) -> "Given":
+        """Take what refers to the other rows from a better computation."""
+        return rest._replace(log_density=without)
 
 
 def log_likelihood(
@@ -132,53 +147,6 @@ def replicate(response: Response, key: Key, y: Array, known: Known, dispersion: 
     return response.sample(key, known.location, dispersion)
 
 
-def left_out(
-    posterior: MixedPosterior, value: Value, observed: Observed, draws: int, seed: int
-) -> Iterator[Any]:
-    """Yield ``value`` of every draw and row, one piece of rows at a time.
-
-    Effects are integrated out if they are normal given theta, and drawn otherwise. Large tables get
-    fewer draws, at least ``FEWEST``.
-    """
-    effects, parts = effects_of(posterior.model), posterior.parts
-    in_tables = int(np.multiply(effects.num_known(parts), effects.sizes).sum())
-    draws = min(draws, max(FEWEST, int(NUMBERS_AT_ALL // max(len(observed.y), in_tables, 1))))
-    on_disk = isinstance(posterior.data, StreamedRows)
-    if on_disk or not (posterior.model.num_effects and effects.are_integrated(parts[0])):
-        yield from by_rows(posterior, value, *posterior.joint(draws, seed), observed)
-        return
-    theta = posterior.inference.pool.resample(draws, np.random.default_rng(seed))
-    size = max(1, int(NUMBERS_AT_ONCE // draws))
-    fixed = value, posterior.model, posterior.parts, jax.random.key(seed), jnp.asarray(theta)
-    for piece, number in observed.pieces(size):
-        found = _left_out(*fixed, Observed(*map(jnp.asarray, piece)))
-        yield jax.tree.map(lambda each, number=number: np.asarray(each)[:, :number], found)
-
-
-@program
-def _left_out(
-    value: Value,
-    model: MixedModel,
-    parts: tuple[Data, ...],
-    key: Key,
-    theta: Float[Array, "s m"],
-    rows: Observed,
-) -> Any:
-    effects, response = effects_of(model), model.response_at(rows.x)
-
-    def one(theta: Array) -> Any:
-        params = params_at(model, parts[0], theta)
-        h, dispersion = model.features(params, rows.x), model.dispersion(params)
-        draw = key, params, jnp.zeros(())
-        mean, variance = effects.predictor(draw, model.design(h), rows.codes, parts)
-        location = h @ model.all_coef(params) + mean
-        noise = response.moments(location, jnp.zeros_like(location), dispersion)[1]
-        known = Known.normal(rows.y, location, variance, noise)
-        return value(response, key, rows.y, known, dispersion)
-
-    return jax.lax.map(one, theta)
-
-
 def by_rows(
     posterior: MixedPosterior,
     value: Value,
@@ -206,20 +174,13 @@ def raw_log_likelihood(
 ) -> Iterator[np.ndarray]:
     """Yield the log likelihood of every draw and row, raw scale, one piece of rows at a time."""
     pieces = by_rows(posterior, log_likelihood, theta, effects, observed, seed)
-    return _on_raw_scale(posterior, observed, pieces)
+    return on_raw_scale(posterior, observed, pieces)
 
 
-def raw_densities(
-    posterior: MixedPosterior, observed: Observed, draws: int, seed: int
-) -> Iterator[Densities]:
-    """Yield what leave-one-out needs of every draw and row, raw scale, a piece at a time."""
-    pieces = left_out(posterior, densities, observed, draws, seed)
-    return _on_raw_scale(posterior, observed, pieces)
-
-
-def _on_raw_scale(
+def on_raw_scale(
     posterior: MixedPosterior, observed: Observed, pieces: Iterator[Any]
 ) -> Iterator[Any]:
+    """Yield log densities by row in the units of the data."""
     units, start = posterior.log_units(observed.x, observed.y), 0
     for piece in pieces:
         stop = start + jax.tree.leaves(piece)[0].shape[1]
@@ -247,29 +208,3 @@ def _by_rows(
         return value(response, draw[0], rows.y, known, model.dispersion(params))
 
     return jax.lax.map(one, (jax.random.split(key, len(draws[0])), *draws))
-
-
-class LeftOut(NamedTuple):
-    """Predictions of every row from all other rows, on the fitted scale."""
-
-    mean: Float[np.ndarray, " n"]
-    sd: Float[np.ndarray, " n"]
-    below: Float[np.ndarray, " n"]
-    """P(Y < y)."""
-    up_to: Float[np.ndarray, " n"]
-    """P(Y <= y)."""
-    k_hat: Float[np.ndarray, " n"]
-
-
-def leave_out(pieces: Iterable[Given]) -> LeftOut:
-    """Average moments and distribution function of every row with its leave-one-out weights."""
-    found = []
-    for piece in pieces:
-        log_weight, k_hat = pareto_smoothed(-piece.log_density.T)
-        weight = np.exp(log_weight.T)
-        mean, below, up_to = (
-            np.sum(weight * each, axis=0) for each in (piece.mean, piece.below, piece.up_to)
-        )
-        square = np.sum(weight * (piece.variance + (piece.mean - mean) ** 2), axis=0)
-        found.append((mean, np.sqrt(square), below, up_to, k_hat))
-    return LeftOut(*(np.concatenate(part) for part in zip(*found, strict=True)))

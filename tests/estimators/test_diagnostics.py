@@ -11,7 +11,7 @@ from scipy.stats import invgamma, norm
 import nghvi
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.estimators.tables import Draws, k_hat_meaning
-from nghvi.posterior import pointwise
+from nghvi.posterior import left_out, pointwise
 from nghvi.posterior.arviz import psis_loo
 from nghvi.priors import InverseGamma, Priors
 
@@ -167,13 +167,13 @@ def test_some_rows_at_random_are_rows_of_all(tiny, tiny_fit):
 
 def test_a_few_rows_of_more_groups_are_checked(tiny, tiny_fit, monkeypatch):
     """Fewer draws are taken if rows or tables of effects are large, also if the tables are."""
-    monkeypatch.setattr(pointwise, "NUMBERS_AT_ALL", 600)
+    monkeypatch.setattr(left_out, "NUMBERS_AT_ALL", 600)
     assert len(tiny_fit.check_rows(*tiny, draws=2000, most=3)) == 3
 
 
 def test_pieces_make_no_difference(tiny, tiny_fit, monkeypatch):
     whole = tiny_fit.loo(*tiny, draws=2000)
-    monkeypatch.setattr(pointwise, "NUMBERS_AT_ONCE", 7 * 2000)
+    monkeypatch.setattr(left_out, "NUMBERS_AT_ONCE", 7 * 2000)
     np.testing.assert_allclose(tiny_fit.loo(*tiny, draws=2000).elpd_i, whole.elpd_i)
 
 

@@ -14,7 +14,7 @@ from nghvi._programs import forget_programs
 from nghvi.cli import main
 from nghvi.data import elimination
 from nghvi.estimators.grouping import Term, check_design
-from nghvi.posterior import pointwise
+from nghvi.posterior.left_out import raw_densities
 
 FORMULA = "y ~ x + (1 + x | firm) + (1 | month)"
 FACTORS = ("firm", "month")
@@ -94,7 +94,7 @@ def test_rows_are_left_out_exactly_given_every_draw(fitted, rows):
         precision, solved = np.diagonal(inverse), inverse @ (y - z @ drawn["coef"][s])
         expected.append(norm.logpdf(solved / precision, scale=precision**-0.5))
     observed = fitted._rows_of_the_fit(rows, rows["y"])
-    (found,) = pointwise.raw_densities(fitted.posterior_, observed, draws, 3)
+    (found,) = raw_densities(fitted.posterior_, observed, draws, 3)
     np.testing.assert_allclose(found.without, expected, rtol=1e-8)
     assert fitted.loo(rows, rows["y"]).num_unreliable == 0
 
