@@ -68,19 +68,24 @@ def weight_rows(
     """Return the prior of a weight in each layer of a network, as text and by quantiles."""
     priors, rng = posterior.model.priors, np.random.default_rng(0)
     rows: dict[str, dict[str, str | float]] = {}
-    if not posterior.model.trunk.linear:
-        for layer, weights in enumerate(jax.tree.leaves(params.weights)):
-            standard = rng.standard_normal(len(weights))
-            if priors.weight_sd is not None:
-                said, sd = f"N(0, {priors.weight_sd:.4g}^2)", np.asarray(priors.weight_sd)
-            else:
-                # One draw has shape weights.shape[1:], whose first axis is the layer's outputs.
-                shape = weights.shape[1:]
-                fan_in = math.prod(shape) // shape[0] if len(shape) > 1 else 1
-                said = f"N(0, s^2 / {fan_in}), log s ~ N(0, 1)"
-                sd = np.exp(params.weight_scale[:, layer]) / math.sqrt(fan_in)
-            name = f"weights[layer {layer + 1}]"
-            rows[name] = {"prior": said, **quantiles_of(sd * standard)}
+    trunk = posterior.model.trunk
+    if trunk.linear:
+        return rows
+    for layer, weights in enumerate(jax.tree.leaves(params.weights)):
+        # One draw has shape weights.shape[1:], whose first axis is the layer's outputs.
+        shape = weights.shape[1:]
+        fan_in = math.prod(shape) // shape[0] if len(shape) > 1 else 1
+        name, sd = f"weights[layer {layer + 1}]", np.asarray(1 / math.sqrt(fan_in))
+        if priors.weight_sd is not None:
+            said, sd = f"N(0, {priors.weight_sd:.4g}^2)", np.asarray(priors.weight_sd)
+        elif not trunk.sized:
+            said = f"N(0, s^2 / {fan_in}), log s ~ N(0, 1)"
+            sd = np.exp(params.weight_scale[:, layer]) * sd
+        elif len(shape) > 1:
+            said = f"N(0, 1 / {fan_in})"
+        else:
+            name, said = "size of the network", "N(0, 1)"
+        rows[name] = {"prior": said, **quantiles_of(sd * rng.standard_normal(len(weights)))}
     return rows
 
 

@@ -206,18 +206,38 @@ def test_prior_summary_in_raw_units(quiet):
     assert found.loc["x", "prior"] == "N(0, 10^2)"
 
 
-def test_prior_summary_of_a_network_and_of_classes():
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"response": "student-t", "skip": False},
+            {
+                "weights[layer 1]": "N(0, s^2 / 2), log s ~ N(0, 1)",
+                "degrees": "degrees - 2 ~ Gamma(2, 0.1)",
+                "effects_corr[intercept,h1]": "correlation ~ uniform(-1, 1)",
+            },
+        ),
+        (
+            {"response": "student-t"},
+            {"weights[layer 1]": "N(0, 1 / 2)", "size of the network": "N(0, 1)"},
+        ),
+        ({}, {"weights[layer 1]": "N(0, 1 / 2)", "size of the network": "N(0, 1)"}),
+    ],
+)
+def test_prior_summary_of_a_network(settings, said):
+    """A network without the inputs beside it learns a scale per layer, others their size."""
     data = panel(0.5)
-    deep = nghvi.MixedRegressor("g", hidden=(2,), steps=40, n_starts=1, response="student-t")
+    deep = nghvi.MixedRegressor("g", hidden=(2,), steps=40, n_starts=1, **settings)
     found = deep.fit(data[["g", "x"]], data["y"]).prior_summary()
-    assert found.loc["weights[layer 1]", "prior"] == "N(0, s^2 / 2), log s ~ N(0, 1)"
-    assert found.loc["degrees", "prior"] == "degrees - 2 ~ Gamma(2, 0.1)"
-    assert found.loc["effects_corr[intercept,h1]", "prior"] == "correlation ~ uniform(-1, 1)"
+    assert {name: found.loc[name, "prior"] for name in said} == said
     assert np.isfinite(found[["q2.5", "q50", "q97.5"]].to_numpy(float)).all()
     drawn = draw_prior(deep.posterior_, 10, 0)
-    assert drawn.weight_scale.shape == (10, 1)
+    assert drawn.weight_scale.shape == (10, settings.get("skip") is False)
     assert {w.shape[0] for w in jax.tree.leaves(drawn.weights)} == {10}
 
+
+def test_prior_summary_of_classes():
+    data = panel(0.5)
     binary = nghvi.MixedClassifier(priors=Priors(coef_sd=(3.0, 5.0)))
     found = binary.fit(data[["x"]], data["y"] > 3).prior_summary()
     assert list(found["prior"]) == ["N(0, 3^2)", "N(0, 5^2)"]
