@@ -238,6 +238,11 @@ class MarginalModel(LatentModel):
         """Return a faster model that computes the same to fewer digits, for noisy steps."""
         return self
 
+    @property
+    def emphasis(self) -> float:
+        """How often the data may count for weights that a diagonal Gaussian pays too much for."""
+        return 1.0
+
 
 def _of_model(ability: str) -> property:
     return property(lambda self: getattr(self.model, ability))

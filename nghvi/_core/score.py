@@ -82,6 +82,29 @@ class Faint(Score):
         return value - left * prior, score - left * slope, latents
 
 
+class Emphasised(Score):
+    """Another score in which what the data say counts several ``times`` at some coordinates.
+
+    Where a Gaussian of independent coordinates rests on it, E log p(y | theta) - sum_j KL_j /
+    times_j has its optimum: a coordinate pays only a share for what it tells beyond its prior.
+    The value stays that of the density itself.
+    """
+
+    score: Score
+    times: Float[Array, " m"]
+
+    def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
+        return self.score.init_latents(key, theta, model, data)
+
+    def __call__(
+        self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
+    ) -> tuple[Scalar, Array, Latents]:
+        value, score, latents = self.score(key, theta, latents, model, data)
+        unravel = unraveller(model, data)
+        prior = jax.grad(lambda t: model.log_prior(unravel(t)))(theta)
+        return value, prior + self.times * (score - prior), latents
+
+
 class Sampled(Score):
     """The score of log g(theta, z) at one z drawn from p(z | theta, y).
 

@@ -14,20 +14,19 @@ one stage replaces the last two:
     second    the same for the second best start; the result is the mixture of both
 
 If all groups are seen at once, the coefficients of such a network are integrated out with the
-effects (:mod:`nghvi.models.collapsed`), which leaves a Gaussian of weights and variances only.
+effects (:mod:`nghvi.models.collapsed`, :mod:`nghvi.models.bounded`), which leaves a Gaussian of
+weights and variances only.
 
 A Gaussian started away from a mode stays with a network too simple for the data, since noisy
 weights make complexity look costly; one that is only polished stays at the first mode. A climb
 from random weights that explain nothing yet goes down the prior to no network at all, unless the
 data come first for a while; what they do not support is given up later. The verdict says "settled":
-such a posterior has many modes, and the result describes one or two of them. A fit is settled if
-the ELBO moved by no more than a nat (or 0.0025 nats per parameter) in its last steps, noise
-included.
+such a posterior has many modes, and the result describes one or two of them. What settled means is
+in :mod:`nghvi.recipes.settling`.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import equinox as eqx
@@ -38,28 +37,32 @@ from jaxtyping import Array, Float
 from nghvi._core.batches import Batches
 from nghvi._core.direction import ScaledGradient
 from nghvi._core.draws import IndependentDraws
-from nghvi._core.evaluate import evaluate, evaluation_size
+from nghvi._core.evaluate import evaluation_size
 from nghvi._core.hybrid import HybridVI, Info
 from nghvi._core.loop import Fit
 from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
-from nghvi._core.score import AtRest, Faint, Integrated, Score
+from nghvi._core.score import AtRest, Emphasised, Faint, Integrated, Score
 from nghvi._core.step_rules import Adam, NaturalSteps
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key, Params
 from nghvi.families import Factor, Mixture, Point
-from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, carry_on, first_theta
+from nghvi.recipes.run import Begin, Ended, Recipe, Stage, carry_on, first_theta
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
+from nghvi.recipes.settling import LAST, End, judge_settling, last_end, last_quarter, noisy_elbo
+from nghvi.recipes.verdict import Cause
 
 STEPS, SAMPLED_STEPS = 2100, 5400
 """Number of steps of one start; more if latents are drawn, since that is noisier."""
-SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": 9 / 24}
+SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": LAST}
 """Shares of the steps by stage."""
 STARTS, STARTS_AT_REST = 3, 6
 """Number of climbs. With latents at rest they cost little, so there are more, twice as long."""
-ENCORES = (0.5, 0.25, 0.25, 0.25)
-"""Factors on the lengths of natural steps in further stages, run while the ELBO still moves."""
+ENCORES = ((0.5, 1), (0.25, 1), (0.125, 2), (0.125, 2))
+"""Factors on the lengths of natural steps and on their number in further stages, which are run
+while the ELBO still moves."""
+ROWS_PER_WEIGHT = 4
+"""Number of rows per weight from which on the data count once in any model."""
 PRIOR_IN_SEARCH = 0.1
 """Weight of the prior in the first half of a climb with a skip connection."""
 NATURAL_LENGTH, WIDENING = 0.1, 0.01
@@ -72,17 +75,8 @@ LARGEST_TO_MIX = 20_000_000
 """Numbers touched by one evaluation beyond which only the best start is continued."""
 HOLD, TRIAL = 0.3, 0.2
 """Share of a natural stage in which these are constant, and the share that every start takes."""
-LEAST_PAIRS, MOST_PAIRS, FEWER_PAIRS, MOST_COSTLY_PAIRS = 25, 1600, 400, 100
-"""Numbers of pairs of draws behind a verdict: the least, and the most for evaluations that are
-small, larger, and costly. Fewer are taken if they leave no doubt."""
-SMALL_EVALUATION = 20_000
-"""Numbers touched by one evaluation up to which ``MOST_PAIRS`` may be drawn."""
-LARGEST_EVALUATION = 50_000_000
-"""Numbers touched by one evaluation beyond which the judge does not evaluate the ELBO itself."""
 CHUNK = 50
 """Number of steps per compiled call."""
-LEAST_TO_JUDGE = 100
-"""Least number of steps of the last stage; in fewer, noise would hide any rise of the ELBO."""
 
 
 class Lengths(NamedTuple):
@@ -105,6 +99,16 @@ def starting_sd(params: Params) -> Float[Array, " m"]:
         return np.full(leaf.size, 0.125 / np.sqrt(leaf.shape[-1]) if leaf.ndim > 1 else 0.05)
 
     return jax.device_put(np.concatenate([leaf_sd(leaf) for leaf in jax.tree.leaves(params)]))
+
+
+def emphasised(score: Score, params: Params, rows: float, most: float) -> Score:
+    """Return the score with the data counted up to ``most`` times for the entries of matrices."""
+    weights = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
+    times = min(most, ROWS_PER_WEIGHT * weights / rows)
+    if times <= 1:
+        return score
+    each = [np.full(leaf.size, times if leaf.ndim > 1 else 1) for leaf in jax.tree.leaves(params)]
+    return Emphasised(score, jax.device_put(np.concatenate(each).astype(float)))
 
 
 def deep_recipe(
@@ -130,6 +134,8 @@ def deep_recipe(
     if natural:
         score = Integrated(roughly=True)  # since noisy steps need few digits
     unit, climb_score = starting_sd(params), score
+    if natural:
+        score = emphasised(score, params, rows, cast(MarginalModel, model).emphasis)
     at_rest = eqx.filter_eval_shape(model.log_at_rest, params, data) is not None
     if at_rest:
         climb_score, lengths = AtRest(), lengths._replace(climb=2 * lengths.climb)
@@ -217,13 +223,15 @@ def deep_recipe(
         judge = judge_settling(batch, settled, last_end, **about)
         return Recipe("deep", tuple(stages), judge, finish)
     left, rest = (HOLD - TRIAL) / (1 - TRIAL), max(1, natural_steps - tried)
-    again = [(n, natural_stage("", carry_on, share)._replace(encore=True)) for n, share in encores]
+    again = [
+        (n, natural_stage("", carry_on, share, times * natural_steps)._replace(encore=True))
+        for n, (share, times) in encores
+    ]
     one = isinstance(model, DividedModel) or evaluation_size(model, data) > LARGEST_TO_MIX
     for place, name in enumerate(KEPT[: 1 if one else num_starts]):
         further = natural_stage(name, from_trial(place), 1.0, rest, left)
         stages += in_two(further._replace(optional=place > 0))
-        for n, encore in again:
-            stages += in_two(encore._replace(name=f"{name} {n}"))
+        stages += [encore._replace(name=f"{name} {n}") for n, encore in again]
     judge = judge_settling(batch, settled, kept, **about)
     return Recipe("deep", tuple(stages), judge, finish, is_used)
 
@@ -234,25 +242,20 @@ def is_used(model: LatentModel, data: Data, q: Variational) -> bool:
     return not cast(MarginalModel, model).given_up(_params_at(model, example, q.centre))
 
 
-class End(NamedTuple):
-    """The end of a start: the fits before and after the last quarter of its last stage."""
-
-    before: Fit
-    after: Fit
-
-
-def last_end(model: LatentModel, data: Data, done: tuple[Ended, ...]) -> list[End]:
-    """Return the end of the last stage."""
-    return [End(*(stage.fit for stage in done[-2:]))]
-
-
 def kept(model: LatentModel, data: Data, done: tuple[Ended, ...]) -> list[End]:
-    """Return the ends of the starts that belong in the result, the best first."""
-    ends = {
-        after.name.partition(" ")[0]: End(before.fit, after.fit)
-        for before, after in itertools.pairwise(done)
-        if before.name == after.name
-    }
+    """Return the ends of the starts that belong in the result, the best first.
+
+    A further stage begins with longer steps than those with which the one before has ended. It is
+    compared with that end as a whole, since within it the ELBO rises as steps become shorter.
+    """
+    ends: dict[str, End] = {}
+    for before, after in itertools.pairwise(done):
+        name, _, number = after.name.partition(" ")
+        if name in KEPT and before.name == after.name:
+            ends[name] = last_quarter(before.fit, after.fit)
+        elif name in KEPT and number:
+            steps = after.fit.step
+            ends[name] = End(ends[name].after, after.fit, steps, max(1, steps // 4))
     found = [ends[name] for name in KEPT if name in ends]
     if len(found) < 2:
         return found
@@ -304,119 +307,6 @@ def _height(climb: Fit) -> float:
 
 def _reached(trial: Fit) -> float:
     """Return the noisy ELBO of a trial, averaged over its last quarter."""
-    elbo = _noisy_elbo(cast(Info, trial.trace))
+    elbo = noisy_elbo(cast(Info, trial.trace))
     reached = float(np.mean(elbo[-max(1, elbo.size // 4) :]))
     return reached if np.isfinite(reached) else -np.inf
-
-
-def judge_settling(
-    batch: int | None,
-    settled: Cause,
-    ends: Callable[[LatentModel, Data, tuple[Ended, ...]], list[End]] = last_end,
-    **about: float,
-) -> Judge:
-    """Return the judge of whether the ELBO still moved in the last quarter of the last stage.
-
-    The averages of q before and after that quarter are compared on the same draws if the ELBO can
-    be evaluated, and otherwise by the noisy ELBO of the steps. ``settled``: the cause of a verdict
-    "settled"; ``ends``: which fits of the stages belong in the result, of which the one that moved
-    most is told about; ``about``: further facts for the verdict.
-    """
-    known: list[tuple[Fit, Verdict]] = []
-
-    def decide(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
-        verdicts = []
-        for end in ends(model, data, done):
-            found = [verdict for fit, verdict in known if fit is end.after]
-            if not found:
-                found = [of_end(key, model, data, done, end)]
-                known.append((end.after, found[0]))
-            verdicts += found
-        worst = max(verdicts, key=lambda each: each.facts.get("bound", np.inf))
-        return worst._replace(facts={**worst.facts, "members": float(len(verdicts))})
-
-    def of_end(
-        key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...], end: End
-    ) -> Verdict:
-        before, after = end
-        traces = [cast(Info, fit.trace) for fit in end]
-        elbo = _noisy_elbo(traces[-1])
-        if not np.isfinite(elbo).all() or np.asarray(traces[-1].rejected)[-10:].any():
-            rejected = sum(int(np.sum(cast(Info, stage.fit.trace).rejected)) for stage in done)
-            return Verdict(Status.FAILED, Cause.REJECTED_STEPS, {"rejected": rejected})
-        if after.step < LEAST_TO_JUDGE:
-            enough = int(np.ceil(LEAST_TO_JUDGE / SHARES["polish"]))
-            few = {"steps": after.step, "enough": enough}
-            return Verdict(Status.NOT_SETTLED, Cause.STEPS, few)
-        limit = most_movement(after.q.dim)
-        change, found = _traced_change(_noisy_elbo(traces[-2]), elbo)
-        if isinstance(model, MarginalModel) and is_affordable(model, data):
-            change, found = _paired_change(key, before.q, after.q, model, data, batch, limit)
-        facts = {
-            "change": change,
-            "bound": found.upper,
-            "limit": limit,
-            "steps": after.step - before.step,
-            **about,
-        }
-        if found.upper <= limit:
-            return Verdict(Status.SETTLED, settled, facts)
-        told = found.lower > limit
-        return Verdict(Status.NOT_SETTLED, Cause.RISING if told else Cause.NOISE, facts)
-
-    return decide
-
-
-def most_movement(dim: int) -> float:
-    """Return the nats by which the ELBO of a settled fit may still move.
-
-    KL(q || p) falls by what the ELBO gains. A Gaussian whose sds are all wrong by a share e is
-    about e^2 nats per parameter from the right one; one nat in all is little for any model.
-    """
-    return max(1.0, TOLERANCE**2 * dim)
-
-
-def is_affordable(model: MarginalModel, data: Data) -> bool:
-    """Return whether the ELBO can be evaluated a few hundred times."""
-    return model.marginal_is_exact and evaluation_size(model, data) <= LARGEST_EVALUATION
-
-
-def _paired_change(
-    key: Key,
-    before: Variational,
-    after: Variational,
-    model: MarginalModel,
-    data: Data,
-    batch: int | None,
-    limit: float,
-) -> tuple[float, Bounds]:
-    """Return the difference of two ELBOs on the same draws, which cancels most of the noise."""
-    most = MOST_PAIRS if evaluation_size(model, data) <= SMALL_EVALUATION else FEWER_PAIRS
-    most = most if model.integration_is_cheap else MOST_COSTLY_PAIRS
-    pairs = np.zeros(0)
-    while True:
-        key_now = jax.random.fold_in(key, pairs.size)
-        number = 2 * max(LEAST_PAIRS, 3 * pairs.size)
-        ratios = [
-            evaluate(key_now, q, model, data, draws=number, batch=batch).log_ratio
-            for q in (after, before)
-        ]
-        with np.errstate(invalid="ignore"):
-            pairs = np.concatenate([pairs, (ratios[0] - ratios[1]).reshape(2, -1).mean(axis=0)])
-        if not np.isfinite(pairs).all():
-            return np.nan, Bounds(np.inf, 0.0, np.inf)
-        found = Bounds.of(pairs[:, None])
-        if found.upper <= limit or found.lower > limit or 4 * pairs.size > most:
-            return float(pairs.mean()), found
-
-
-def _traced_change(before: np.ndarray, after: np.ndarray) -> tuple[float, Bounds]:
-    """Return the difference of the noisy ELBO between equally many steps before and after."""
-    before = before[-len(after) :]
-    change = float(after.mean() - before.mean())
-    error = np.hypot(*(np.std(x, ddof=1) / np.sqrt(len(x)) for x in (before, after)))
-    return change, Bounds.around(np.asarray(change), error, len(after) - 1)
-
-
-def _noisy_elbo(trace: Info) -> np.ndarray:
-    return np.asarray(trace.log_target) - np.asarray(trace.log_q)

@@ -24,6 +24,7 @@ from nghvi.data import Panel, Rows
 from nghvi.data.grouped import CellRows
 from nghvi.families import Factor, FactorGaussian, Full
 from nghvi.methods import GradientMethod, published
+from nghvi.models.bounded import Bounded
 from nghvi.models.collapsed import Collapsed
 from nghvi.models.divided import mesh_of
 from nghvi.models.mixed import MixedModel
@@ -124,9 +125,11 @@ def collapsed_if_possible(model: LatentModel, data: Data, settings: Settings) ->
         return model
     whole = settings.batch_groups is None and mesh_of(settings.devices) is None
     ours = settings.method == "auto" and settings.of_family is None and settings.begin is None
-    plain = not (model.known_coef or model.num_facts) and settings.latents != "sample"
-    plain = plain and model.response.conjugate
-    return Collapsed(model) if whole and ours and plain else model
+    if not (whole and ours) or model.known_coef or settings.latents == "sample":
+        return model
+    if model.response.conjugate:
+        return model if model.num_facts else Collapsed(model)
+    return Bounded(model) if model.response.log_concave else model
 
 
 def integrals_are_costly(model: LatentModel, data: Data) -> bool:

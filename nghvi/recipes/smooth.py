@@ -40,9 +40,10 @@ from nghvi._core.step_rules import Adam, ScaleState, robbins_monro, robbins_monr
 from nghvi._core.variational import Start, Variational
 from nghvi._typing import Data, Key
 from nghvi.families import CholeskyGaussian, Family, Full
-from nghvi.recipes.deep import in_two, judge_settling
+from nghvi.recipes.deep import in_two
 from nghvi.recipes.run import Begin, Ended, Judge, Recipe, Stage, Stop, carry_on, first_theta
 from nghvi.recipes.settings import Settings
+from nghvi.recipes.settling import judge_settling
 from nghvi.recipes.verdict import LOOKS, TOLERANCE, Cause, Verdict, judge
 
 CHUNK = 5

@@ -12,8 +12,8 @@ import pytest
 import nghvi
 from nghvi.estimators.tables import Draws, about_draws, k_hat_meaning
 from nghvi.networks import Identity
-from nghvi.recipes.deep import most_movement
 from nghvi.recipes.importance import Pool
+from nghvi.recipes.settling import most_movement
 from nghvi.recipes.verdict import (
     OUTCOMES,
     TOLERANCE,

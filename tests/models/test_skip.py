@@ -16,21 +16,24 @@ from nghvi._core.draws import IndependentDraws
 from nghvi._core.hybrid import HybridVI
 from nghvi._core.loop import fit
 from nghvi._core.model import MarginalModel
-from nghvi._core.score import Faint, Integrated
+from nghvi._core.score import Emphasised, Faint, Integrated
 from nghvi._core.step_rules import NaturalSteps
 from nghvi.data import Panel, Rows
 from nghvi.estimators.fitting import clearly_best
 from nghvi.estimators.response_columns import RowFacts
 from nghvi.estimators.spec import Spec, Structure, follow_data
 from nghvi.families import FactorGaussian, Point
+from nghvi.models.bounded import Bounded
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.models.parameters import LinearStart
 from nghvi.networks import Perceptron, Skip, Tamed
 from nghvi.priors import HalfT, HuangWand, Priors
-from nghvi.recipes.deep import deep_recipe
+from nghvi.recipes.deep import deep_recipe, kept
+from nghvi.recipes.run import Ended
 from nghvi.recipes.settings import Settings
+from nghvi.recipes.settling import End
 from nghvi.recipes.verdict import Cause, Status, Verdict
-from nghvi.responses import RESPONSES, Gaussian
+from nghvi.responses import RESPONSES, Gaussian, Logit
 
 KEY = jax.random.key(0)
 TRUNK = Skip(Perceptron(3, (4, 2), "tanh"), 3)
@@ -303,6 +306,53 @@ def test_a_faint_prior_counts_by_its_share():
     expected, slope = jax.jit(jax.value_and_grad(density))(theta)
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     np.testing.assert_allclose(score, slope, rtol=1e-9, atol=1e-9)
+
+
+def test_data_that_count_several_times_do_so_at_their_coordinates_only():
+    model = MixedModel(TRUNK, Gaussian(), Priors.paper(), random=(0,))
+    data = prepare(model, rows_of(*line_frame()))
+    theta, unravel = ravel_pytree(model.init_params(KEY, data))
+    times = jnp.asarray(np.random.default_rng(0).uniform(1, 4, theta.size))
+
+    def parts(t):
+        prior = model.log_prior(unravel(t))
+        return jnp.stack([model.log_marginal(unravel(t), data) - prior, prior])
+
+    emphasised = Emphasised(Integrated(), times)
+    value, score, _ = jax.jit(lambda t: emphasised(KEY, t, (), model, data))(theta)
+    likelihood, prior = jax.jit(jax.jacrev(parts))(theta)
+    np.testing.assert_allclose(value, jnp.sum(parts(theta)), rtol=1e-12)
+    np.testing.assert_allclose(score, times * likelihood + prior, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("units", "times"), [(1000, 2.0), (75, 2.0), (20, 1.6), (10, None)])
+def test_classes_count_for_weights_by_how_many_weights_there_are_for_a_row(units, times):
+    """There are 4 weights per unit, and 200 rows."""
+    model = Bounded(MixedModel(Skip(Perceptron(3, (units,)), 3), Logit(), Priors.paper(), (0,)))
+    frame, y = line_frame()
+    rows = rows_of(frame, (y > 0).astype(float))
+    stages = deep_recipe(model, rows, Integrated(), Settings()).stages
+    for stage in stages:
+        score = stage.algorithm.score
+        if stage.name.startswith(("search", "climb")) or times is None:
+            assert not isinstance(score, Emphasised)
+        else:
+            np.testing.assert_allclose(np.unique(score.times), [1, times])
+
+
+def test_a_further_stage_is_compared_with_the_end_of_the_one_before():
+    def ended(name, step):
+        return Ended(name, types.SimpleNamespace(step=step))
+
+    model = MixedModel(TRUNK, Gaussian(), Priors.paper(), random=(0,))
+    names = [("natural", 30), ("natural", 40), ("natural 2", 40), ("natural 3", 80)]
+    done = tuple(ended(*each) for each in names)
+    (first,) = kept(model, None, done[:2])
+    assert first == End(done[0].fit, done[1].fit, 10, 10)
+    for number in (3, 4):
+        (found,) = kept(model, None, done[:number])
+        before, after = (stage.fit for stage in done[number - 2 : number])
+        assert found == End(before, after, after.step, after.step // 4)
 
 
 def test_natural_stages_are_repeated_only_while_the_elbo_moves():
