@@ -188,7 +188,7 @@ def test_a_damaged_file_is_replaced(known, suffix):
 
 @pytest.mark.parametrize(
     ("constant", "value"),
-    [("nghvi.recipes.deep.ENCORES", ((1.0, 1),)), ("nghvi.models.general_factors.PAIRS", 9)],
+    [("nghvi.recipes.deep.ENCORES", (1.0,)), ("nghvi.models.general_factors.PAIRS", 9)],
 )
 def test_another_constant_is_another_program(known, monkeypatch, constant, value):
     program(_scaled)(Pair(jnp.arange(3.0), "a"), 2.0)

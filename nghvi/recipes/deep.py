@@ -58,7 +58,7 @@ SHARES = {"climb": 4 / 24, "explore": 11 / 24, "polish": LAST}
 """Shares of the steps by stage."""
 STARTS, STARTS_AT_REST = 3, 6
 """Number of climbs. With latents at rest they cost little, so there are more, twice as long."""
-ENCORES = ((0.5, 1), (0.25, 1), (0.125, 2), (0.125, 2))
+ENCORES, LONGER = (0.5, 0.25, 0.125, 0.125), (1, 1, 2, 2)
 """Factors on the lengths of natural steps and on their number in further stages, which are run
 while the ELBO still moves."""
 ROWS_PER_WEIGHT = 4
@@ -215,17 +215,17 @@ def deep_recipe(
     stages = [
         part._replace(name=f"{part.name} {n + 1}") for n in range(num_starts) for part in climbs
     ]
-    encores = enumerate(() if steps else ENCORES, 2)
+    encores = () if steps else tuple(zip(range(2, 2 + len(ENCORES)), ENCORES, LONGER, strict=True))
     if not natural:
         stages += [explore, *in_two(polish)]
-        for n, _ in encores:
+        for n, *_ in encores:
             stages += in_two(polish._replace(name=f"polish {n}", encore=True))
         judge = judge_settling(batch, settled, last_end, **about)
         return Recipe("deep", tuple(stages), judge, finish)
     left, rest = (HOLD - TRIAL) / (1 - TRIAL), max(1, natural_steps - tried)
     again = [
         (n, natural_stage("", carry_on, share, times * natural_steps)._replace(encore=True))
-        for n, (share, times) in encores
+        for n, share, times in encores
     ]
     one = isinstance(model, DividedModel) or evaluation_size(model, data) > LARGEST_TO_MIX
     for place, name in enumerate(KEPT[: 1 if one else num_starts]):
