@@ -2,9 +2,8 @@
 
 Every table is split into training rows, held-out rows of the same groups and whole groups that no
 model has seen. One line of JSON per fit, so that an interrupted run continues where it stopped:
-log scores by group, R2, RMSE, coverage of 90 % intervals, and seconds on the clock and of CPU. The
-differences printed are means over rows; their standard errors are taken over groups, whose rows
-belong together.
+log scores by group, R2, RMSE, coverage of 90 % intervals, seconds on the clock and of CPU.
+Differences are means over rows, with standard errors over groups, whose rows belong together.
 
 Tables in ``CHOSEN_ON`` were looked at while defaults were chosen, those in ``JUDGED_ON`` were not.
 Simulated tables are always there, as are those of scikit-learn and, if it is installed,
@@ -336,14 +335,13 @@ def of_peer(model: str, train: pd.DataFrame, split: int, response: str) -> tuple
 def fit(name: str, split: int, model: str, table: pd.DataFrame) -> dict:
     """One fit and what it scores."""
     parts = divide(table, split)
-    begun, cpu = time.perf_counter(), time.process_time()
-    train = parts["train"]
+    begun, cpu, train = time.perf_counter(), time.process_time(), parts["train"]
     scored, facts = (of_nghvi if model in MODELS else of_peer)(
         model, train, split, response_of(name)
     )
     row = {"table": name, "split": split, "model": model, "seconds": time.perf_counter() - begun}
-    row["cpu_seconds"] = time.process_time() - cpu
-    row |= {"rows": len(train), "groups": int(train["group"].nunique())} | facts
+    row |= {"cpu_seconds": time.process_time() - cpu, "rows": len(train)} | facts
+    row["groups"] = int(train["group"].nunique())
     for part in ("known", "new"):
         y, group = parts[part]["y"].to_numpy(), parts[part]["group"].to_numpy()
         found = scored(parts[part], part)
@@ -380,9 +378,8 @@ def line(rows: dict[tuple, dict], table: str, split: int, model: str) -> str:
         cells.append(" / ".join(f"{each[part]['r2']:.3f}" for each in (deep, linear)))
         cells.append(" / ".join(f"{each[part]['coverage']:.2f}" for each in (deep, linear)))
     cells.append(" / ".join(f"{each.get('elbo', np.nan):.0f}" for each in (deep, linear)))
-    cells.append(
-        " / ".join(f"{each.get('cpu_seconds', each['seconds']):.0f}" for each in (deep, linear))
-    )
+    seconds = (each.get("cpu_seconds", each["seconds"]) for each in (deep, linear))
+    cells.append(" / ".join(f"{each:.0f}" for each in seconds))
     return " | ".join([*cells, deep.get("verdict", "")[:60]])
 
 
