@@ -9,13 +9,18 @@ Only the user may access the folder, since what it holds is executed.
 """
 
 import contextlib
+import copyreg
 import hashlib
+import importlib
 import os
 import pathlib
 import platform
 import sys
+import threading
+from typing import Any
 
 import jax
+from jax.experimental import serialize_executable
 
 OFF = ("", "0", "off", "no", "false")
 """Values of ``NGHVI_CACHE`` that switch the cache off."""
@@ -25,6 +30,11 @@ tiny ones, each of which costs a second process several times what reading it ta
 MOST_MEGABYTES = 500
 """Size of the folder, unless ``NGHVI_CACHE_MB`` states another, beyond which the least recently
 used programs are deleted."""
+
+FORMAT = 2
+"""Of compiled programs in files. Those of format 1 had copies of generators."""
+GENERATORS = ("threefry_prng_impl", "rbg_prng_impl", "unsafe_rbg_prng_impl")
+"""JAX's generators of random numbers, as ``jax.extend.random`` names them."""
 
 programs_folder: pathlib.Path | None = None
 """The folder in which this process keeps programs; None if it keeps none."""
@@ -81,3 +91,27 @@ def _forget_the_oldest(root: pathlib.Path) -> None:
             return
         path.unlink(missing_ok=True)
         spare -= facts.st_size
+
+
+_writing = threading.Lock()
+
+
+def serialized(compiled: jax.stages.Compiled) -> bytes:
+    """Return a program as bytes, which name the generators of its random keys.
+
+    A copy of a generator is equal to the original, so that JAX's caches hand it on to other
+    programs, but not identical, for which ``jax.random.poisson`` refuses it.
+    """
+    random = importlib.import_module("jax.extend.random")  # takes a hundredth of a second
+    names = {getattr(random, name): name for name in GENERATORS}
+    kind = type(random.threefry_prng_impl)
+    with _writing:
+        copyreg.pickle(kind, lambda each: (_generator, (names[each],)))
+        try:
+            return serialize_executable.serialize(compiled)[0]
+        finally:
+            del copyreg.dispatch_table[kind]
+
+
+def _generator(name: str) -> Any:
+    return getattr(importlib.import_module("jax.extend.random"), name)

@@ -158,14 +158,14 @@ class _Program:
         with _no_garbage_collected():
             lowered, form = _trace(self._function, template, arrays)
         # The text does not contain the shapes of unused arrays.
-        text = repr((_source()[1:], named, _options(), lowered.as_text()))
+        text = repr((_compiled.FORMAT, _source()[1:], named, _options(), lowered.as_text()))
         number = hashlib.sha256(text.encode()).hexdigest()
         compiled = _loaded(number, len(arrays), jax.tree.leaves(form).count(...))
         if compiled is None:
             compiled = _compile(lowered)
             # A program may hold what cannot be written to a file, such as a call of Python.
             with contextlib.suppress(Exception):
-                _write(_file(number, "compiled"), serialize_executable.serialize(compiled)[0])
+                _write(_file(number, "compiled"), _compiled.serialized(compiled))
         _write(traced, (number, form))
         return _Ready(compiled, form)
 

@@ -232,6 +232,31 @@ print(fit.elbo_.hex(), *(v.hex() for v in fit.predict(frame)))
 """
 
 
+DRAWN = """
+import jax, jax.numpy as jnp
+from nghvi._core.draws import AntitheticDraws
+from nghvi.families import Full
+from nghvi.recipes.refinement import _noise_and_draws
+key = jax.random.key(0)
+q = Full().at(jnp.zeros(2), jnp.ones(2))
+print(_noise_and_draws(AntitheticDraws(2), key, q)[1])
+counts = lambda keys: jax.lax.map(lambda key: jax.random.poisson(key, 2.0, (3,)), keys)
+print(jax.jit(counts)(jax.random.split(key, 2)))
+"""
+
+
+def test_keys_of_programs_on_disk_are_not_handed_on_to_others(tmp_path):
+    """Copies of JAX's generator would be: the counts of the second process need the original."""
+    environment = {**os.environ, "NGHVI_CACHE": str(tmp_path)}
+    first, second = (
+        subprocess.run([sys.executable, "-c", DRAWN], env=environment, capture_output=True)
+        for _ in range(2)
+    )
+    assert second.stdout == first.stdout
+    assert second.stdout.count(b"]") >= 4
+    assert len(list(tmp_path.rglob("*.compiled"))) == 1
+
+
 def test_a_second_process_gives_the_same_numbers(tmp_path):
     def told(folder):
         given = {**os.environ, "NGHVI_CACHE": str(folder)}
