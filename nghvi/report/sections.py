@@ -252,6 +252,8 @@ def parameters(subject: Subject) -> Html:
             ratios = estimator.ratios()[[*RATIOS]].loc[features].astype(float)
             rows = [[row[0], *map(words.number, row[1:])] for row in ratios.itertuples()]
             said = f"{response.ratio.capitalize()}s: the factor when an input increases by 1"
+            if "intercept" in features:
+                said += "; the intercept's is the level where all inputs are 0"
             content.append(table(said, ["coefficient", "median", "5 %", "95 %"], rows))
     else:
         content.append(
@@ -265,8 +267,10 @@ def parameters(subject: Subject) -> Html:
         spread = [name for name in spread if not name.startswith("effects_corr")]
     if spread:
         rows = [[_component(n), *_numbers(summary.loc[n])] for n in spread[:MOST_PARAMETERS]]
-        heads = ["component", "mean", "sd", "5 %", "95 %"]
-        content.append(table("Variance components" + _cut(spread), heads, rows))
+        heads = ["parameter", "mean", "sd", "5 %", "95 %"]
+        only = all(name.startswith(("noise_", "effects_")) for name in spread)
+        said = "Variance components" if only else "Variance components and other parameters"
+        content.append(table(said + _cut(spread), heads, rows))
     shown = list(summary.index) if words.is_linear(estimator) else spread
     densities = [
         picture

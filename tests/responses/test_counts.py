@@ -98,6 +98,7 @@ def test_report_and_pictures_know_counts(name, tmp_path):
     rows = table(name)
     page = fitted(name).report(tmp_path / "page.html", rows, rows["n"]).read_text()
     assert "Rate ratios" in page
+    assert ("Variance components and other parameters" in page) == (name != "poisson")
     assert "log scale" in page
     ax = plots.predictive_check(fitted(name), rows, rows["n"])
     assert 10 < len(ax.patches) <= 41
