@@ -263,10 +263,49 @@ SIMULATED_HEAD = (
     "peak, GB",
     "se",
 )
+INSTEVAL_NAMES = {
+    "s": "sd of students",
+    "d": "sd of lecturers",
+    "dept_service": "sd of departments by service",
+}
+INSTEVAL_HEAD = (
+    "InstEval",
+    "wall, s",
+    "processor, s",
+    "intercept",
+    "service",
+    *INSTEVAL_NAMES.values(),
+)
+
+
+def _insteval(names: list[str], held: Row) -> list[list[str]]:
+    """Lines of the table of InstEval: a fit in a new process, again, and those of peers."""
+    lines = []
+    for name in names:
+        ours, factors = held[name]["nghvi"], len(held[name]["nghvi"]["levels"])
+        means = ours["mean"] | {
+            key: ours["mean"].get(f"effects_sd[intercept | {key}]") for key in INSTEVAL_NAMES
+        }
+        lme4, gpboost = held[name]["lme4"], held[name].get("gpboost")
+        rows = [
+            ("nghvi, first", ours["first"], ours["first_processor"], means),
+            ("nghvi, second", ours["second"], ours["second_processor"], means),
+            ("lme4", lme4["seconds"], lme4["processor"], lme4),
+        ]
+        if gpboost:
+            found = dict(zip(("intercept", "service"), gpboost["coef"], strict=False))
+            sds = [variance**0.5 for variance in gpboost["variances"][1:]]
+            found |= dict(zip(INSTEVAL_NAMES, sds, strict=False))
+            rows.append(("GPBoost", gpboost["seconds"], gpboost["processor"], found))
+        for who, wall, processor, values in rows:
+            shown = [values.get(key) for key in ("intercept", "service", *INSTEVAL_NAMES)]
+            times = f"{wall:.1f}", f"{processor:.1f}"
+            lines.append([f"{factors} factors, {who}", *times, *(number(v, ".3f") for v in shown)])
+    return lines
 
 
 def factors() -> Row:
-    """Several grouping factors: time and memory, compared with a peer."""
+    """Several grouping factors: time and memory, compared with peers."""
     held = read("factors")
     lines = [
         [
@@ -281,29 +320,18 @@ def factors() -> Row:
         ]
         for row in held["simulated"]
     ]
-    ours, theirs = held["insteval"]["nghvi"], held["insteval"]["lme4"]
-    names = {
-        "intercept": "intercept",
-        "service": "service",
-        "s": "sd of students",
-        "d": "sd of lecturers",
-    }
-    means = ours["mean"] | {k: ours["mean"][f"effects_sd[intercept | {k}]"] for k in "sd"}
-    compared = [
-        [who, *(f"{values[key]:.3f}" for key in names)]
-        for who, values in (("nghvi", means), ("lme4", theirs))
-    ]
+    names = [name for name in ("insteval", "insteval_three") if name in held]
+    ours = held["insteval"]["nghvi"]
     return dict(
-        when=when(held["simulated"][-1]["about"]),
+        when=", ".join(dict.fromkeys(when(row["about"]) for row in held["simulated"])),
         table=markdown(SIMULATED_HEAD, lines),
         insteval_when=when(held["insteval"]["about"]),
         ratings=f"{ours['rows']:,}",
         students=f"{ours['levels'][0]:,}",
         lecturers=f"{ours['levels'][1]:,}",
-        first=f"{ours['first']:.0f}",
-        second=f"{ours['second']:.0f}",
-        lme4=f"{theirs['seconds']:.1f}",
-        insteval=markdown(("fit", *names.values()), compared),
+        effects=f"{ours['group_effects_processor']:.1f}",
+        few=f"{ours['predict_few_processor']:.1f}",
+        insteval=markdown(INSTEVAL_HEAD, _insteval(names, held)),
     )
 
 
