@@ -304,6 +304,13 @@ def _insteval(names: list[str], held: Row) -> list[list[str]]:
     return lines
 
 
+def _when_each(rows: list[Row]) -> str:
+    """When rows were measured: the last run, and for others their number of observations."""
+    last = max((row["about"] for row in rows), key=lambda about: about["date"])
+    older = [row for row in rows if row["about"]["commit"] != last["commit"]]
+    return "; ".join([when(last), *(f"{row['rows']:,} rows {when(row['about'])}" for row in older)])
+
+
 def factors() -> Row:
     """Several grouping factors: time and memory, compared with peers."""
     held = read("factors")
@@ -323,7 +330,7 @@ def factors() -> Row:
     names = [name for name in ("insteval", "insteval_three") if name in held]
     ours = held["insteval"]["nghvi"]
     return dict(
-        when=", ".join(dict.fromkeys(when(row["about"]) for row in held["simulated"])),
+        when=_when_each(held["simulated"]),
         table=markdown(SIMULATED_HEAD, lines),
         insteval_when=when(held["insteval"]["about"]),
         ratings=f"{ours['rows']:,}",
