@@ -161,6 +161,8 @@ def importance_pool(
     enough = len(weight) >= draws_for_surface(m, evaluation.score is not None)
     if few and enough and k_hat < RELIABLE:
         surface = fitted_surface(evaluation.theta, evaluation.log_target, weight, evaluation.score)
+    if surface is not None:
+        current = _moved(current, surface, log2_draws, rng)
     first = int(surface is not None)
     for turn in range(first, first + rounds):
         # Few draws give the proposal's moments only roughly, so a small round finds better ones
@@ -193,6 +195,21 @@ def importance_pool(
             break
     found = Pool.merged(kept) if kept else None
     return found if found is not None and found.effective > 50 + 10 * m else None
+
+
+def _moved(pool: Pool, surface: Surface, log2_draws: int, rng: np.random.Generator) -> Pool:
+    """Return draws weighted by the surface alone, from which a proposal gets better moments.
+
+    No density is evaluated. Draws beyond the region where the surface was fitted get no weight.
+    """
+    centre, root = _moments(pool)
+    if root is None:
+        return pool
+    standard = _t_points(len(centre), log2_draws, rng)
+    theta = centre + standard @ root.T
+    inside = surface.holds(theta)
+    log_ratio = np.where(inside, surface(theta), -np.inf) - _t_log_density(standard, root)
+    return Pool(theta, softmax(log_ratio), np.nan, False) if inside.any() else pool
 
 
 def _by_surface(
