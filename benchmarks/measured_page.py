@@ -9,6 +9,7 @@ The sentences are in ``measured.md``; every number in them is computed here from
 
 import json
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks import network_page, prose, response_page
@@ -278,7 +279,7 @@ INSTEVAL_HEAD = (
 )
 
 
-def _insteval(names: list[str], held: Row) -> list[list[str]]:
+def _insteval(names: Iterable[str], held: Row) -> list[list[str]]:
     """Lines of the table of InstEval: a fit in a new process, again, and those of peers."""
     lines = []
     for name in names:
