@@ -1,7 +1,6 @@
 """Honest numbers: evidence, ELBO, verdicts, importance weights, published rules."""
 
 import signal
-import threading
 
 import equinox as eqx
 import jax
@@ -11,7 +10,6 @@ import pytest
 from scipy.special import digamma, gammaln, polygamma
 
 import nghvi
-from nghvi._core import evaluate as evaluation
 from nghvi._core.evaluate import evaluate, log_targets
 from nghvi._core.model import unraveller
 from nghvi.data.grouped import Rows
@@ -22,7 +20,7 @@ from nghvi.methods import published_start
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
-from nghvi.recipes import importance, smooth
+from nghvi.recipes import importance
 from nghvi.recipes.importance import Pool, pareto_shape
 from nghvi.recipes.plan import HUGE
 from nghvi.recipes.refinement import refinements_needed
@@ -48,19 +46,6 @@ def test_elbo_and_evidence_of_a_gaussian_target_are_its_normalising_constant(key
     exact = float(jnp.sum(quadratic + 0.5 * jnp.log(2 * jnp.pi / 0.75)))
     assert found.elbo == pytest.approx(exact, abs=1e-6)
     assert found.log_evidence == pytest.approx(exact, abs=1e-6)
-
-
-@pytest.mark.parametrize("number", [1, 15, 16, 501])
-@pytest.mark.parametrize("batch", [None, 1])
-def test_log_targets_in_any_number_of_calls(number, batch, monkeypatch):
-    theta = np.random.default_rng(0).normal(size=(number, 4))
-    theta[-1, 0] = np.nan
-    squares = np.sum((np.asarray(DATA) - theta) ** 2, 1) / 4 + np.sum(theta**2, 1) / 8
-    expected = np.where(np.isnan(squares), -np.inf, -squares)
-    for most in (evaluation.AT_ONCE, 300):
-        monkeypatch.setattr(evaluation, "AT_ONCE", most)
-        found = log_targets(NormalMean(), DATA, theta, batch)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 class LogGammas(NormalMean):
@@ -94,38 +79,6 @@ def test_draws_of_q_are_enough_for_a_surface(draws, with_scores, seed, monkeypat
     # The integral of exp(8 u - 8 exp(u)) over sqrt(8) u, three times.
     exact = 3 * (gammaln(8) - 8 * np.log(8) + 0.5 * np.log(8))
     assert pool.log_evidence == pytest.approx(exact, abs=0.03)
-
-
-def test_scores_in_any_number_of_calls(monkeypatch):
-    theta = np.random.default_rng(0).normal(size=(19, 4))
-    for most in (evaluation.AT_ONCE, 12):
-        monkeypatch.setattr(evaluation, "AT_ONCE", most)
-        _, scores = evaluation.values_and_scores(NormalMean(), DATA, theta)
-        np.testing.assert_allclose(scores, (np.asarray(DATA) - theta) / 2 - theta / 4, rtol=1e-12)
-    curvature = smooth.negative_hessian(NormalMean(), DATA, theta[0], np.eye(4))
-    np.testing.assert_allclose(curvature, 0.75 * np.eye(4), atol=1e-8)
-
-
-@pytest.mark.parametrize("most", [evaluation.AT_ONCE, 24])
-def test_several_cores_return_the_bits_of_one(most, monkeypatch):
-    theta = np.random.default_rng(0).normal(size=(19, 4))
-    monkeypatch.setattr(evaluation, "AT_ONCE", most)
-    monkeypatch.setattr(evaluation, "WORTH_A_THREAD", 0)
-    found, used = [], set()
-    wrapped = evaluation._log_targets
-
-    def noted(*arguments):
-        used.add(threading.get_ident())
-        return wrapped(*arguments)
-
-    monkeypatch.setattr(evaluation, "_log_targets", noted)
-    for cores in (1, 3):
-        monkeypatch.setattr(evaluation, "num_cores", lambda cores=cores: cores)
-        values = log_targets(NormalMean(), DATA, theta, 1)
-        found.append((values, *evaluation.values_and_scores(NormalMean(), DATA, theta)))
-    assert used - {threading.get_ident()}
-    for one, several in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, several)
 
 
 @pytest.mark.parametrize("settings", [{"method": "ng-hvi"}, {"latents": "sample"}])
