@@ -3,8 +3,10 @@
 from typing import Any
 
 from nghvi._core.errors import DataError, suggest
+from nghvi.data.frame import stated_order
 from nghvi.estimators.classifier import MixedClassifier as MixedClassifier
 from nghvi.estimators.fitting import EVERY
+from nghvi.estimators.reader import response_column
 from nghvi.estimators.regressor import MixedRegressor as MixedRegressor
 from nghvi.formula import parse
 from nghvi.responses import RESPONSES, Response
@@ -13,7 +15,7 @@ from nghvi.responses import RESPONSES, Response
 def mixed(
     formula: str,
     data: Any,
-    response: Any = "gaussian",
+    response: Any = "auto",
     hidden: tuple[int, ...] | None = None,
     checkpoint: Any = None,
     every: float = EVERY,
@@ -35,9 +37,10 @@ def mixed(
         The raw data frame, including the response. The fitted estimator codes further data frames
         as it coded this one.
     response
-        One of ``nghvi.responses.RESPONSES`` by name, such as "gaussian" (the default),
-        "student-t", "probit" or "logit", or a response object, which may be your own. It decides
-        whether the result is a regressor or a classifier.
+        One of ``nghvi.responses.RESPONSES`` by name, such as "gaussian", "student-t", "probit" or
+        "logit", or a response object, which may be your own. It decides whether the result is a
+        regressor or a classifier. The default, "auto", is "gaussian" or, if the response is an
+        ordered category, "ordered-probit" ("probit" for two levels).
     hidden
         Widths of hidden layers; None, the default, is a linear mixed model.
     checkpoint, every
@@ -51,10 +54,15 @@ def mixed(
         The fitted estimator.
     """
     parse(formula)  # errors in the formula are reported before any others
-    if not isinstance(response, Response) and response not in tuple(RESPONSES):
+    if isinstance(response, Response):
+        classes = response.classes
+    elif response == "auto":
+        classes = stated_order(response_column(formula, data, None)) is not None
+    elif response in tuple(RESPONSES):
+        classes = RESPONSES[response].classes
+    else:
         raise DataError(f"response={response!r} is unknown. {suggest(str(response), RESPONSES)}")
-    chosen = response if isinstance(response, Response) else RESPONSES[response]
-    kind = MixedClassifier if chosen.classes else MixedRegressor
+    kind = MixedClassifier if classes else MixedRegressor
     hidden = () if hidden is None else hidden
     estimator = kind(formula=formula, response=response, hidden=hidden, **settings)
     return estimator.fit(data, checkpoint=checkpoint, every=every)

@@ -50,7 +50,8 @@ def test_an_ordered_category_says_what_the_default_response_is():
     data["y"] = pd.Categorical(data["y"], categories=["low", "mid", "high"], ordered=True)
     by_formula = nghvi.MixedClassifier(formula=FORMULA)
     by_columns = nghvi.MixedClassifier(group="g")
-    for fitted in (by_formula.fit(data), by_columns.fit(data[["x", "g"]], data["y"])):
+    fits = by_formula.fit(data), by_columns.fit(data[["x", "g"]], data["y"])
+    for fitted in (*fits, nghvi.mixed(FORMULA, data)):
         assert list(fitted.classes_) == ["low", "mid", "high"]
         assert "cut[low|mid]" in fitted.summary().index
 
