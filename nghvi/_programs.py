@@ -74,7 +74,6 @@ SETTINGS = (
 
 _recent: "collections.OrderedDict[tuple[_Program, tuple], None]" = collections.OrderedDict()
 """What is ready, in the order of last use."""
-_noting = threading.Lock()
 _foreseen: set[tuple] = set()
 """That for which programs were made ahead, or begun."""
 
@@ -82,18 +81,6 @@ _foreseen: set[tuple] = set()
 def program(function: Callable[P, T]) -> Callable[P, T]:
     """Compile ``function`` once per shape of the arrays in its arguments; the rest is static."""
     return cast(Callable[P, T], _Program(function))
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-def _used(program: "_Program", asked: tuple) -> None:
-    """Note that what is ready for these arguments was used last."""
-    with _noting:
-        _recent.pop((program, asked), None)
-        _recent[program, asked] = None
 
 
 class _Program:
@@ -104,23 +91,21 @@ class _Program:
         self._function = function
         self._inner = eqx.filter_jit(function)
         self._ready: dict[tuple, Future[_Ready | None]] = {}
-        self._one_by_one = threading.RLock()
-        """Threads that ask for the same program wait for one to make it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         asked, template, arrays = _asked((args, kwargs))
         # Inside another program, or with several devices, only JAX knows what is to be done.
         if any(isinstance(leaf, jax.core.Tracer) for leaf in arrays):
             return self._inner(*args, **kwargs)
-        if not is_plain():
+        if not _is_plain():
             return self._traced(*args, **kwargs)
-        with self._one_by_one:
-            making = self._ready.get(asked)
-            if making is None or making.cancel() or making.exception() is not None:
-                made = self._made_or_found(template, asked[-2], arrays)
-                making = self._ready[asked] = Future()
-                making.set_result(made)
-        _used(self, asked)
+        making = self._ready.get(asked)
+        if making is None or making.cancel() or making.exception() is not None:
+            made = self._made_or_found(template, asked[-2], arrays)
+            making = self._ready[asked] = Future()
+            making.set_result(made)
+        _recent[self, asked] = None
+        _recent.move_to_end((self, asked))
         ready = making.result()
         return self._traced(*args, **kwargs) if ready is None else ready(arrays)
 
@@ -128,7 +113,7 @@ class _Program:
         """Let another thread make the program for these arguments, unless it is there."""
         asked, template, arrays = _asked(arguments)
         if asked not in self._ready:
-            _used(self, asked)
+            _recent[self, asked] = None
             made = maker.submit(self._made_or_found, template, asked[-2], arrays)
             self._ready[asked] = made
 
@@ -191,13 +176,14 @@ class Ahead:
     """
 
     def __init__(self) -> None:
-        self._threads = min(num_cores() - 1, MOST_THREADS)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        self._threads = min((cores or 1) - 1, MOST_THREADS)
         self._maker: ThreadPoolExecutor | None = None
 
     @property
     def possible(self) -> bool:
         """Whether there is a core to do it, and a single device."""
-        return self._threads > 0 and is_plain()
+        return self._threads > 0 and _is_plain()
 
     def is_of_use(self, *arguments: Any) -> bool:
         """Return whether this is the first block that hears of arguments of such shapes."""
@@ -408,8 +394,7 @@ def _options() -> dict[str, str | bool]:
     return OPTIONS
 
 
-def is_plain() -> bool:
-    """Return whether there is a single device, and programs are compiled."""
+def _is_plain() -> bool:
     return jax.device_count() == 1 and not getattr(jax.config, SWITCHED_OFF)
 
 

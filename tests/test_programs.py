@@ -4,7 +4,6 @@ import os
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import equinox as eqx
@@ -58,15 +57,6 @@ def test_a_program_returns_what_the_function_returns_and_is_traced_once_per_shap
     assert isinstance(scaled(Pair(jnp.arange(3), "a"), 2)[1]["factor"], int)
     assert isinstance(scaled(Pair(jnp.arange(3), "a"), 2.0)[1]["factor"], float)
     assert scaled(Pair(jnp.arange(4.0), "b"), 2.0)[0].name == "B"
-
-
-def test_threads_that_ask_at_once_wait_for_one_program(known):
-    scaled, pair = program(_scaled), Pair(jnp.arange(6.0), "a")
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda factor: scaled(pair, factor)[0], np.arange(4.0)))
-    for factor, own in enumerate(found):
-        np.testing.assert_array_equal(own.value, factor * np.arange(6))
-    assert traced == ["a"]
 
 
 def test_a_compiler_that_does_not_know_our_options_takes_its_own(known, monkeypatch):
@@ -145,7 +135,7 @@ for blocks in ((9, 4), (5, 30)), ((34, 98), (34, 10), (32, 113)), ((29, 22), (24
     z, effects = rng.normal(size=(len(group), 2)), rng.normal(size=(2, counts.sum()))
     offset = rng.normal(size=len(group))
     for plain in True, False:
-        _programs.is_plain = lambda: plain
+        _programs._is_plain = lambda: plain
         found = predicted(rows, *map(jnp.asarray, (z, effects, offset)))
         expected = offset + (z * effects.T[group]).sum(1)
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)

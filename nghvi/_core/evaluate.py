@@ -6,10 +6,7 @@ z is integrated out; all constants and Jacobians are included. (Dropping p(z | t
 p(z | theta, y) from the noisy ELBO, as the paper proposes, overstates it: they do not cancel.)
 """
 
-import functools
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +19,7 @@ from nghvi._core.draws import flat_normal
 from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._linalg.tree import map_in_parts
-from nghvi._programs import Ahead, is_plain, num_cores, program
+from nghvi._programs import Ahead, program
 from nghvi._typing import Data, Key
 
 BATCH = 50
@@ -35,13 +32,8 @@ AT_ONCE = 20_000_000
 """Numbers touched by one call: about a second's work, since Ctrl-C is heard between calls."""
 COST_OF_SCORE = 4
 """How many times as long as a log density its gradient takes."""
-WORTH_A_THREAD = 500_000
-"""Numbers touched by several evaluations from which on they are shared among the cores."""
 SIDE_BY_SIDE = 200_000
 """Numbers that fit into the caches; draws beyond them are evaluated one after another."""
-
-
-T = TypeVar("T")
 
 
 class Evaluation(NamedTuple):
@@ -120,11 +112,8 @@ def log_targets(
         total = sum(np.asarray(values)[0] for values in each)
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
     room, size = _layout(model, len(theta), batch)
-    cost = size * model.evaluation_size(data)
+    most = min(room, max(1, AT_ONCE // max(1, size * model.evaluation_size(data))))
     parts = -(-len(theta) // size)
-    most = min(room, max(1, AT_ONCE // max(1, cost)))
-    if cores := _cores_for(parts, cost):
-        most = min(most, -(-parts // cores))
     filled = np.resize(theta[:1], (parts + room, size, theta.shape[1]))
     filled.reshape(-1, theta.shape[1])[: len(theta)] = theta
 
@@ -133,8 +122,7 @@ def log_targets(
         asked = jax.device_put(np.asarray(number))
         return np.asarray(_log_targets(model, data, part, asked, batch or BATCH))[:number]
 
-    asked = [(start, min(most, parts - start)) for start in range(0, parts, most)]
-    values = _shared(of, asked, cores)
+    values = [of(start, min(most, parts - start)) for start in range(0, parts, most)]
     joined = np.concatenate(values).ravel()[: len(theta)]
     return np.where(np.isfinite(joined), joined, -np.inf)
 
@@ -158,49 +146,20 @@ def values_and_scores(
     model: MarginalModel, data: Data, theta: Float[np.ndarray, "s m"]
 ) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, "s m"]]:
     """Return log p(y, theta) and its gradient at every row, by one program for any number."""
-    room, most, cores = 2 * theta.shape[1], 1, 0
+    room = 2 * theta.shape[1]
+    most = 1
     if len(theta) > 1:
-        cost = COST_OF_SCORE * max(1, evaluation_size(model, data))
-        most = min(room, max(1, AT_ONCE // cost))
-        if cores := _cores_for(len(theta), cost):
-            most = min(most, -(-len(theta) // cores))
-
-    def of(start: int) -> list[np.ndarray]:
+        size = COST_OF_SCORE * max(1, evaluation_size(model, data))
+        most = min(room, max(1, AT_ONCE // size))
+    found = []
+    for start in range(0, len(theta), most):
         some = theta[start : start + most]
         filled = np.resize(some, (room, theta.shape[1]))
         asked = jax.device_put(filled), jax.device_put(np.asarray(len(some)))
         made = _values_and_scores(model, data, *asked)
-        return [np.asarray(each)[: len(some)] for each in made]
-
-    starts = [(start,) for start in range(0, len(theta), most)]
-    found = _shared(of, starts, cores)
+        found.append([np.asarray(each)[: len(some)] for each in made])
     values, scores = (np.concatenate(each) for each in zip(*found, strict=True))
     return values, scores
-
-
-def _cores_for(number: int, cost: int) -> int:
-    """Return among how many cores to share evaluations that touch ``cost`` numbers each.
-
-    0 if they are few, or so large that two at a time may not fit into memory.
-    """
-    cores = num_cores()
-    return cores if cores > 1 and cost <= AT_ONCE and number * cost >= WORTH_A_THREAD else 0
-
-
-def _shared(of: Callable[..., T], asked: list[tuple], cores: int) -> list[T]:
-    """Return the result for each of some arguments, from several threads if there are ``cores``.
-
-    XLA uses one core where it evaluates draws one after another, and lets go of Python meanwhile.
-    Several devices have to be asked one thing at a time.
-    """
-    if len(asked) == 1 or not cores or not is_plain():
-        return [of(*each) for each in asked]
-    return list(_threads().map(lambda each: of(*each), asked))
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(num_cores(), "nghvi evaluates")
 
 
 def _layout(model: MarginalModel, rows: int, batch: int | None) -> tuple[int, int]:
