@@ -64,14 +64,19 @@ class AtRest(Score):
         return *jax.value_and_grad(lambda t: model.log_at_rest(unravel(t), data))(theta), ()
 
 
-class Faint(Score):
-    """Another score in which the prior of theta counts only by a ``share``, so data come first."""
+class Changed(Score):
+    """Another score, in which some terms count more or less."""
 
     score: Score
-    share: Float[Array, ""]
 
     def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
         return self.score.init_latents(key, theta, model, data)
+
+
+class Faint(Changed):
+    """Another score in which the prior of theta counts only by a ``share``, so data come first."""
+
+    share: Float[Array, ""]
 
     def __call__(
         self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
@@ -82,7 +87,7 @@ class Faint(Score):
         return value - left * prior, score - left * slope, latents
 
 
-class Emphasised(Score):
+class Emphasised(Changed):
     """Another score in which what the data say counts several ``times`` at some coordinates.
 
     Where a Gaussian of independent coordinates rests on it, E log p(y | theta) - sum_j KL_j /
@@ -90,11 +95,7 @@ class Emphasised(Score):
     The value stays that of the density itself.
     """
 
-    score: Score
     times: Float[Array, " m"]
-
-    def init_latents(self, key: Key, theta: Array, model: LatentModel, data: Data) -> Latents:
-        return self.score.init_latents(key, theta, model, data)
 
     def __call__(
         self, key: Key, theta: Array, latents: Latents, model: LatentModel, data: Data
