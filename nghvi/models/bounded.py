@@ -29,17 +29,16 @@ from nghvi._core.draws import flat_normal
 from nghvi._core.response import Response
 from nghvi._typing import Key, Scalar
 from nghvi.data import Rows
+from nghvi.latents import integrate
 from nghvi.models.collapsed import Collapsed, Eliminated, Normal, eliminate
 from nghvi.models.parameters import MixedParams
 
-POINTS, WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
-WEIGHTS /= WEIGHTS.sum()
+RULE = integrate.rule(5, 1)
+POINTS, WEIGHTS = RULE.points.ravel(), np.exp(RULE.log_weights.ravel())
 """The rule for means over the predictor of a row."""
 CLOSE, LONGEST, MOST_STEPS = 0.05, 3.0, 50
 """Change of predictors after which a last step is taken, the largest change in one step, and the
 number of steps after which the search for the best Gaussian ends."""
-
-
 EMPHASIS = 2.0
 """How often discrete observations count for the weights of a network, at most."""
 

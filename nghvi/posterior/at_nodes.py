@@ -237,6 +237,5 @@ def _fewer(
     share = jnp.exp(log_share)
     mean = jnp.sum(share * eta, axis=0)
     sd = jnp.sqrt(jnp.sum(share * (eta - mean) ** 2, axis=0))
-    nodes, weights = np.polynomial.hermite_e.hermegauss(OF_PREDICTOR)
-    logs = np.log(weights / weights.sum())[:, None]
-    return mean + nodes[:, None] * sd, jnp.broadcast_to(logs, (len(nodes), len(mean)))
+    nodes, logs = integrate.rule(OF_PREDICTOR, 1)
+    return mean + nodes[:, 0] * sd, jnp.broadcast_to(logs, (len(nodes), len(mean)))
