@@ -106,6 +106,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=pathlib.Path, help="returns and factors for finance, months and controls"
     )
+    parser.add_argument(
+        "--any-version",
+        action="store_true",
+        help="count what other versions of nghvi have run as finished, too",
+    )
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -129,7 +134,12 @@ def run(chosen: argparse.Namespace) -> int:
         if chosen.data is not None and not chosen.data.exists():
             raise studies.StudyError(f"--data {chosen.data}: there is no such file or folder.")
         options = studies.Options(
-            chosen.quick, chosen.replicates, chosen.seed, chosen.parameters, chosen.data
+            chosen.quick,
+            chosen.replicates,
+            chosen.seed,
+            chosen.parameters,
+            chosen.data,
+            chosen.any_version,
         )
         if len(names) > 1 and chosen.quick:  # a quick run is for looking, so it may use all cores
             worst = run_side_by_side([_command(name, chosen) for name in names], console)
@@ -154,4 +164,5 @@ def _command(name: str, chosen: argparse.Namespace) -> list[str]:
         key: getattr(chosen, key) for key in ("replicates", "seed", "out", "parameters", "data")
     }
     options = [f"--{key}={value}" for key, value in given.items() if value is not None]
+    options += ["--any-version"] * chosen.any_version
     return ["reproduce", name, "--quick", *options]

@@ -82,7 +82,7 @@ class MixedRegressor(MixedEstimator):
         "auto" (the default); a rule of the paper by name ("ng-hvi", "ng-hvi-printed",
         "ng-hvi-exact", "sg-hvi") or as an object of :mod:`nghvi.methods`, whose constants can be
         changed; or another method for the same model: "davi", "davi-published", "nagvac",
-        "nagvac-published", or "least-squares" (without groups).
+        "nagvac-published", "nagvac-program", or "least-squares" (without groups).
     steps
         Number of steps for a network or a method other than "auto"; None, the default, chooses it.
     n_starts

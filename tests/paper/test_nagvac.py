@@ -49,6 +49,12 @@ def test_the_loss_falls_and_the_result_is_finite(legacy):
     np.testing.assert_allclose(at_best, fit.losses.min(), rtol=1e-12)
 
 
+def test_the_programs_mistakes_make_another_fit_of_finite_numbers():
+    fit = fitted(legacy=True, mistakes=True, steps=60, patience=60)
+    assert np.isfinite(flat(fit.inference.q)).all()
+    assert not np.allclose(fit.losses, fitted(legacy=True, steps=60, patience=60).losses)
+
+
 def test_the_stopping_rule_ends_the_run_after_so_many_iterations_without_a_new_minimum():
     fit = fitted(steps=300, patience=3)
     assert fit.stopped

@@ -21,10 +21,12 @@ from nghvi.paper.methods.nagvac_step import (
     DAMPING,
     Ridge,
     block_diagonal,
+    dependent_normals,
     entropy_gradient,
     exact,
     likelihood_score,
     predictive_loss,
+    program_solve,
     sobol_normals,
     start,
 )
@@ -160,6 +162,26 @@ def test_draws_are_rows_of_the_sobol_points():
     np.testing.assert_allclose(noise.mean(), 0, atol=0.008)
     np.testing.assert_allclose(noise.var(), 1, atol=0.008)
     np.testing.assert_allclose(noise.sum(axis=1).var() / 6, 1, atol=0.041)
+
+
+def test_the_coordinates_of_the_programs_draws_are_normal_but_dependent():
+    """The first two lie in different halves of the interval, else independent: by hand -2 / pi."""
+    noise = np.asarray(dependent_normals(jax.random.key(0), 20, (6, 4000)))
+    assert noise.shape == (20, 6, 4000)
+    np.testing.assert_allclose(noise.mean(), 0, atol=0.008)
+    np.testing.assert_allclose(noise.var(), 1, atol=0.008)
+    assert 0.1 < noise.sum(axis=1).var() / 6 < 0.2
+    first, second = noise[:, 0].ravel(), noise[:, 1].ravel()
+    np.testing.assert_allclose(np.corrcoef(first, second)[0, 1], -2 / np.pi, atol=0.03)
+
+
+def test_the_programs_solution_is_right_for_the_mean_only():
+    q = factor_gaussian(1)
+    m, gradient = q.dim, flat(tangent_at(q, 4))
+    dense = np.linalg.solve(fisher_by_hessian("factor-1"), gradient)
+    found = flat(program_solve(q, tangent_at(q, 4)))
+    np.testing.assert_allclose(found[:m], dense[:m], rtol=1e-7)
+    assert np.linalg.norm(found[m:] - dense[m:]) > 0.1 * np.linalg.norm(dense[m:])
 
 
 # the prior and the start

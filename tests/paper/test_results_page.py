@@ -192,6 +192,22 @@ def test_one_month_can_decide():
     assert asset_pricing_views.without_a_month(one, other) == ("c", 0.0)
 
 
+def test_nagvac_is_told_with_its_rule_and_without():
+    rows = [
+        {"example": controls.BINARY, "rule": rule, "seed": seed, "taken": 10 * seed}
+        | {"pce_train": 0.1, "pce_test": 0.1 * seed, "f1_test": 0.9, "verdict": "Not converged: x"}
+        for rule, seed in (("nagvac-published", 1), ("nagvac-published", 2))
+    ]
+    rows.append({**rows[0], "rule": "nagvac-program no rule", "taken": 3000})
+    said = "\n".join(findings.of_controls({"controls": rows}))
+    assert "stopping rule a test PCE of 0.1000, 0.2000 after 10, 20 steps" in said
+    assert "paper: 0.4502 after 42 steps" in said
+    assert "dependent draws has without it a test PCE of 0.1000 after 3000 steps" in said
+    (table,) = controls.tables(rows)
+    assert table.frame["PCE test"].tolist() == ["0.1500 (0.4502)", "0.1000 (0.1545)"]
+    assert table.frame["smallest to largest"].tolist()[0] == "0.1000 to 0.2000"
+
+
 def test_networks_fitted_as_published_are_judged_against_the_linear_model():
     """By hand: the large network gains 1 a month on the linear model, the small one in one."""
     scores = {

@@ -73,8 +73,12 @@ def test_rows_say_what_made_them(counted, tmp_path):
 def test_rows_of_another_version_and_foreign_files_are_refused(tmp_path):
     Store(tmp_path, "x", "1.0").add({"method": "a"})
     assert Store(tmp_path, "x", "1.0").has({"method": "a"})
-    with pytest.raises(StudyError, match=r"nghvi 1\.0 .* this is nghvi 2\.0"):
+    with pytest.raises(StudyError, match=r"nghvi 1\.0 .* this is nghvi 2\.0.*--any-version"):
         Store(tmp_path, "x", "2.0")
+    mixed = Store(tmp_path, "x", "2.0", any_version=True)
+    mixed.add({"method": "b"})
+    assert mixed.has({"method": "a"})
+    assert [row["version"] for row in mixed.rows] == ["1.0", "2.0"]
     (tmp_path / "y.jsonl").write_text("not a row\n")
     with pytest.raises(StudyError, match="line 1"):
         Store(tmp_path, "y", "1.0")

@@ -31,6 +31,7 @@ def _least_squares(*arguments: Any, **settings: Any) -> Inference:
 STOPPED_BY_VALIDATION: dict[str, Callable[..., Inference]] = {
     "nagvac": _nagvac,
     "nagvac-published": functools.partial(_nagvac, legacy=True),
+    "nagvac-program": functools.partial(_nagvac, legacy=True, mistakes=True),
 }
 """Methods that take ``validation=`` rows."""
 BASELINES: dict[str, Callable[..., Inference]] = {

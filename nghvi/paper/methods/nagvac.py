@@ -3,7 +3,7 @@
 Effects are integrated out of the likelihood by importance sampling. An iteration and its parts are
 in ``nagvac_step``; this module has the loop and its stopping rule. The prior is NAGVAC's own, not
 the model's. By mistake, the published program inverts a matrix that is not the Fisher information
-and draws effects from dependent points; neither is repeated here, not even by ``legacy=True``.
+and draws effects from dependent points, which only ``mistakes=True`` repeats.
 """
 
 import time
@@ -72,6 +72,7 @@ def nagvac(
     steps: int = 300,
     patience: int = 10,
     legacy: bool = False,
+    mistakes: bool = False,
     fisher: str = "blockdiag",
     progress: Progress | None = None,
 ) -> NagvacFit:
@@ -81,13 +82,15 @@ def nagvac(
     loss has had no new minimum for more than ``patience`` iterations, and the best iterate is
     returned; without them, the last of ``steps`` iterations is. ``legacy``: propose the effects of
     binary responses from their prior, as published, and not from Laplace's approximation.
+    ``mistakes``: solve and draw as the published program does by mistake.
     ``fisher``: ``"blockdiag"``, or ``"exact"`` for the whole matrix, damped.
     """
     _require_supported(model, rows, validation, steps, fisher)
     begun = time.perf_counter()
     key_start, key_run, key_judge, key_evaluate = jax.random.split(jax.random.key(seed), 4)
     from_prior = legacy and not model.response.conjugate
-    algorithm = Nagvac(Ridge.of(model, rows), from_prior, fisher, validation is not None)
+    watching = validation is not None
+    algorithm = Nagvac(Ridge.of(model, rows), from_prior, fisher, watching, mistakes)
     task = Task(algorithm, model, rows, rows if validation is None else validation)
     state = _begin(start(key_start, model, rows), jnp.full(2, FIRST_PRECISION, float), LENGTH)
     traces: list[Trace] = []

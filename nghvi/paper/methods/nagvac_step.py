@@ -21,8 +21,11 @@ over j::
 
 The bias is O(1 / N). The proposal r_k is Laplace's, the exact conditional for a Gaussian
 response, or the effects' prior, as published for binary responses. Draws are points of a Sobol
-sequence under a random shift modulo 1, the coordinates of a draw in its row (the published
-program takes them from consecutive points, which makes them dependent).
+sequence under a random shift modulo 1, the coordinates of a draw in its row.
+
+**The program's mistakes**, repeated by ``mistakes``: it takes the coordinates of a draw from
+consecutive points of one dimension, which makes them dependent, and ``program_solve`` is not the
+inverse of the Fisher information.
 
 **The one-factor Gaussian** q = N(mu, b b' + C^2), C = diag(c). With ``k = sum (b_i / c_i)^2`` and
 ``a = 1 / (1 + k)`` the diagonal blocks of the Fisher information have closed inverses::
@@ -87,6 +90,27 @@ def sobol_normals(key: Key, number: int, shape: tuple[int, ...]) -> Float[Array,
     return materialise(ndtri(jnp.clip(uniform, 1e-12, 1 - 1e-12)))
 
 
+def dependent_normals(key: Key, number: int, shape: tuple[int, int]) -> Float[Array, "j r k"]:
+    """As in the published program: the coordinates of a draw are points of one dimension.
+
+    Successive points of a sequence lie in different strata. Their binary digits are scrambled by a
+    triangular matrix and a shift, new ones for every draw and group.
+    """
+    r, groups = shape
+    digits = (r - 1).bit_length()
+    values = 2 ** np.arange(digits)[::-1]
+    visited = (2**digits * Sobol(1, scramble=False).random(2**digits)[:r]).astype(int)
+    of_point = (visited.T & values[:, None]) > 0
+    key_matrix, key_shift, key_within = jax.random.split(key, 3)
+    random = jax.random.bernoulli(key_matrix, 0.5, (digits, digits, number, groups))
+    matrix = random * np.tri(digits, k=-1)[..., None, None] + np.eye(digits)[..., None, None]
+    shift = jax.random.bernoulli(key_shift, 0.5, (digits, number, 1, groups))
+    scrambled = (jnp.einsum("edjk,di->ejik", matrix, of_point.astype(float)) + shift) % 2
+    stratum = jnp.einsum("e,ejik->jik", values.astype(float), scrambled)
+    uniform = (stratum + jax.random.uniform(key_within, (number, r, groups))) / 2**digits
+    return materialise(ndtri(jnp.clip(uniform, 1e-12, 1 - 1e-12)))
+
+
 def likelihood_score(
     key: Key,
     theta: Float[Array, " m"],
@@ -94,6 +118,7 @@ def likelihood_score(
     rows: Rows,
     number: int,
     from_prior: bool,
+    mistakes: bool = False,
 ) -> tuple[Scalar, Float[Array, " m"]]:
     """Estimates of log p(y | theta) and its gradient from ``number`` draws of each effect.
 
@@ -101,7 +126,8 @@ def likelihood_score(
     """
     unravel = unraveller(model, rows)
     problem, lower = model.row_problem(unravel(theta), rows), model.precision_factor(unravel(theta))
-    noise = sobol_normals(key, number, (model.num_effects, rows.num_groups))
+    drawn = dependent_normals if mistakes else sobol_normals
+    noise = drawn(key, number, (model.num_effects, rows.num_groups))
     whitened, log_proposal = _propose(problem, noise, from_prior)
     effects = jnp.swapaxes(jax.vmap(lambda u: conjugate.colour(u, lower))(whitened), 0, 1)
     log_det_there = jnp.sum(jnp.log(jnp.diagonal(lower)))
@@ -189,12 +215,29 @@ def exact(q: FactorGaussian, gradient: FactorGaussian, damping: float = DAMPING)
     return q.natural_gradient(gradient, damping, "exact", SOLVE)[0]
 
 
+def program_solve(q: FactorGaussian, gradient: FactorGaussian) -> FactorGaussian:
+    """What the published program takes for the solution with the whole Fisher information.
+
+    The inverse of the block of b has a wrong coefficient, and the block between b and c, with b in
+    its rows, is used as if c were.
+    """
+    b, c = q.packed_loadings, q.scale
+    covariance = jnp.outer(b, b) + jnp.diag(c**2)
+    precision = jnp.linalg.inv(covariance)
+    pb, a = precision @ b, 1 / (1 + jnp.sum((b / c) ** 2))
+    cross, of_scale = 2 * precision * (c * pb), 2 * jnp.outer(c, c) * precision**2
+    inverse = (jnp.diag(c**2) + (1 - 1 / (b @ b + 1 - a)) * jnp.outer(b, b)) / (1 - a)
+    left = gradient.scale - cross @ inverse @ gradient.packed_loadings
+    scale = jnp.linalg.solve(of_scale - cross @ inverse @ cross.T, left)
+    loadings = inverse @ (gradient.packed_loadings - cross.T @ scale)
+    return _tangent(q, covariance @ gradient.mean, loadings, scale)
+
+
 def _tangent(q: FactorGaussian, mean: Array, loadings: Array, scale: Array) -> FactorGaussian:
     return dataclasses.replace(q, mean=mean, packed_loadings=loadings, scale=scale)
 
 
 METRICS: dict[str, Metric] = {"blockdiag": block_diagonal, "exact": exact}
-
 
 FIRST_PRECISION = 50.0
 RATE = 0.1
@@ -295,6 +338,7 @@ class Nagvac(eqx.Module):
     from_prior: bool = eqx.field(static=True)
     fisher: str = eqx.field(static=True)
     validated: bool = eqx.field(static=True)
+    mistakes: bool = eqx.field(static=True, default=False)
 
     def gradient(
         self, key: Key, q: FactorGaussian, precisions: Array, model: MixedModel, rows: Rows
@@ -304,7 +348,9 @@ class Nagvac(eqx.Module):
         noise = sobol_normals(key_theta, DRAWS, (q.noise_dim,))
 
         def score(draw: tuple[Key, Array]) -> tuple[Array, Array]:
-            value, slope = likelihood_score(*draw, model, rows, EFFECT_DRAWS, self.from_prior)
+            value, slope = likelihood_score(
+                *draw, model, rows, EFFECT_DRAWS, self.from_prior, self.mistakes
+            )
             prior, pull = jax.value_and_grad(self.ridge.log_prior)(draw[1], precisions)
             return value + prior, slope + pull
 
@@ -322,7 +368,8 @@ class Nagvac(eqx.Module):
         """One iteration, numbered from 1."""
         step = now.step + 1
         gradient, draws = self.gradient(key, now.q, now.precisions, model, rows)
-        direction = METRICS[self.fisher](now.q, gradient)
+        solve = program_solve if self.mistakes else METRICS[self.fisher]
+        direction = solve(now.q, gradient)
         norm = tree_norm(direction)
         first = step == 1
         share = jnp.where(first, 1.0, (1 - MOMENTUM) * jnp.minimum(1.0, LONGEST / norm))

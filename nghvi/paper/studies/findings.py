@@ -224,22 +224,7 @@ def of_controls(held: Held) -> list[str]:
             "of this length, with one noisy draw per step, it hardly matters which matrix is used; "
             "without noise the printed one needs more steps (see the page on the correction)."
         )
-    for row in rows:
-        if row["example"] == controls.BINARY and row["rule"] == "nagvac-published":
-            there = printed_values.EXAMPLE_3["nagvac"]
-            said.append(
-                "NAGVAC with its stopping rule, and effects proposed from their prior as "
-                f"published, has a test PCE of {row['pce_test']:.4f} after {row['taken']} steps on "
-                f"one data set (paper: {there['pce_test']:.4f} after {there['steps']}). We do not "
-                "find that the rule stops early and leaves poor predictions. We did not try the "
-                "published program's wrong inverse."
-            )
-        if row["example"] == controls.BINARY and row["rule"] == controls.PUBLISHED_NO_RULE:
-            there = printed_values.EXAMPLE_3[NO_RULE]
-            said.append(
-                f"Without the rule the same has a test PCE of {row['pce_test']:.4f} after "
-                f"{row['taken']} steps (paper: {there['pce_test']:.4f})."
-            )
+    said += _nagvac([row for row in rows if row["example"] == controls.BINARY])
     for row in rows:
         if row["example"] == controls.GAUSSIAN:
             said.append(
@@ -248,6 +233,30 @@ def of_controls(held: Held) -> list[str]:
                 f"{row['r2_test_published']:.4f} with effects drawn from their prior (one data "
                 "set). The paper reports poor results without a figure."
             )
+    return said
+
+
+NAGVAC = {
+    "nagvac-published": "NAGVAC as published, but with the right inverse and independent draws,",
+    "nagvac-program": "NAGVAC with the program's wrong inverse and dependent draws",
+}
+
+
+def _nagvac(rows: list[Row]) -> list[str]:
+    """NAGVAC on Example 3 with its stopping rule and without."""
+    said = []
+    for rule, name in NAGVAC.items():
+        for chosen, by in ((rule, "with its stopping rule"), (f"{rule} no rule", "without it")):
+            found = [row for row in rows if row["rule"] == chosen]
+            if found:
+                there = controls.printed_nagvac(chosen)
+                after = f" after {there['steps']} steps" if "steps" in there else ""
+                pce = ", ".join(f"{row['pce_test']:.4f}" for row in found)
+                taken = ", ".join(str(row["taken"]) for row in found)
+                said.append(
+                    f"{name} has {by} a test PCE of {pce} after {taken} steps (effects of sd 0.1; "
+                    f"one value per data set; paper: {there['pce_test']:.4f}{after})."
+                )
     return said
 
 

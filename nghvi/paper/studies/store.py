@@ -17,8 +17,11 @@ class StudyError(Exception):
 class Store:
     """The rows of one study in ``folder/NAME.jsonl``."""
 
-    def __init__(self, folder: pathlib.Path, name: str, version: str) -> None:
+    def __init__(
+        self, folder: pathlib.Path, name: str, version: str, *, any_version: bool = False
+    ) -> None:
         self.path, self._version = folder / f"{name}.jsonl", version
+        self._any_version = any_version
         self.rows = self._read()
 
     def _read(self) -> list[Row]:
@@ -35,11 +38,12 @@ class Store:
                 "remove the file."
             ) from None
         made_by = (row.get("format"), row.get("version"))
-        if made_by != (FORMAT, self._version):
+        wanted = (FORMAT, made_by[1] if self._any_version else self._version)
+        if made_by != wanted:
             raise StudyError(
                 f"{self.path} holds rows of nghvi {made_by[1]} (format {made_by[0]}), this is "
-                f"nghvi {self._version} (format {FORMAT}): rows of two versions cannot be "
-                "mixed. Choose another --out or remove the file."
+                f"nghvi {self._version} (format {FORMAT}). Choose another --out, remove the file, "
+                "or count rows of all versions as finished by --any-version."
             )
         return row
 

@@ -28,6 +28,8 @@ class Options(NamedTuple):
     """The authors' file of Example 2(b)'s network."""
     data: pathlib.Path | None = None
     """Returns and factors of the asset pricing study; None is a synthetic panel."""
+    any_version: bool = False
+    """Count the cells that other versions of the library have run as finished, too."""
 
     def seeds(self, usual: int) -> range:
         """One seed per data set."""
@@ -71,7 +73,8 @@ class Study(NamedTuple):
 def reproduce(study: Study, folder: pathlib.Path, options: Options, console: Console) -> list[Row]:
     """Run what is missing, write tables and figures, return the study's rows."""
     facts = about()
-    store = Store(folder / "rows", study.name, nghvi.__version__)
+    any_version = options.any_version
+    store = Store(folder / "rows", study.name, nghvi.__version__, any_version=any_version)
     cells = [{**cell, "quick": options.quick} for cell in study.cells(options)]
     missing = [cell for cell in cells if not store.has(cell)]
     if study.describe is not None:
