@@ -10,7 +10,7 @@ A statement that one method is better than another is compared data set by data 
     Too few data sets             fewer than ten
 
 Statements about scores on the single panel of returns need two standard errors (by blocks of
-months).
+months). An explanation that the paper gives does not reproduce if its own numbers contradict it.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ Gains = Mapping[str, tuple[float, float]]
 """Differences on the panel with their standard errors, by what they are differences of."""
 
 
-def label(ours: pd.Series, theirs: float, fewest: int = FEWEST_TO_TELL) -> str:
+def label(ours: pd.Series, theirs: float) -> str:
     """By the rule above; ``ours`` are differences on data sets, ``theirs`` the paper's."""
-    if len(ours) < fewest:
+    if len(ours) < FEWEST_TO_TELL:
         return FEW
     wins = int((ours * theirs > 0).sum())
     if binomtest(wins, len(ours)).pvalue > CHANCE:

@@ -45,8 +45,9 @@ A statement that one method is better than another **reproduces** if at least te
 the paper's sign in a majority that is not due to chance (sign test, 5 %) and the median difference
 is half to twice the paper's. It reproduces **in direction only** if the difference is smaller or
 larger than that. With fewer than ten data sets there is no verdict. For the single panel of returns
-we require two standard errors. The sections below give the reasons for the verdicts, and
-{corrected} compares the corrected method with the printed one.
+we require two standard errors. An explanation does not reproduce if the numbers contradict it. The
+sections below give the reasons for the verdicts, and {corrected} compares the corrected method with
+the printed one.
 
 The rows hold every number with its date, versions and commit. Where a table shows two figures, ours
 comes first and the paper's is in brackets. The methods: `nghvi` is the library's default; `ng-hvi`,
