@@ -91,12 +91,12 @@ def test_sentences_take_their_numbers_from_the_rows(results):
     found = parts(written(results))
     study, short = found["Example 2(a)"], found["In short"]
     assert (
-        "Too few data sets: ng-hvi is better than sg-hvi in 2 of 3 data sets "
+        "Too few data sets: NG-HVI is ahead of SG-HVI in 2 of 3 data sets "
         "(median difference +0.1000; in the paper +0.0909)" in study
     )
-    assert "ng-hvi is better than davi-published in 0 of 3" in study
-    assert study.index("davi-published 0.9100 (0.9010-0.9190)") < study.index("sg-hvi 0.5100")
-    assert "* Example 2(a): ng-hvi is better than sg-hvi in 2 of 3 data sets." in short
+    assert "NG-HVI is ahead of DAVI as published in 0 of 3" in study
+    assert study.index("DAVI as published 0.9100 (0.9010-0.9190)") < study.index("SG-HVI 0.5100")
+    assert "* Example 2(a): NG-HVI is ahead of SG-HVI in 2 of 3 data sets." in short
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,13 @@ def test_smaller_is_better_for_pce_and_only_full_runs_count():
     ]
     rows.append({**rows[0], "steps": 5, "pce_test": 0.0})
     said = "\n".join(findings.example3({"example3": rows}))
-    assert said.count("ng-hvi is better than sg-hvi in 2 of 2 data sets") == 2
-    assert "Too few data sets: ng-hvi is better than nagvac in 2 of 2 data sets, effects of" in said
-    assert said.count("best first: ng-hvi 0.2000") == 2
-    assert "nagvac 0.4000 (0.4000-0.4000)" in said
+    assert said.count("NG-HVI is ahead of SG-HVI in 2 of 2 data sets") == 2
+    assert (
+        "Too few data sets: NG-HVI is ahead of corrected NAGVAC in 2 of 2 data sets, effects of"
+        in said
+    )
+    assert said.count("best first: NG-HVI 0.2000") == 2
+    assert "corrected NAGVAC 0.4000 (0.4000-0.4000)" in said
 
 
 def test_example_1_is_told_in_parts():
@@ -194,8 +197,8 @@ def test_the_probit_model_is_judged_by_where_curves_stay():
         {"method": "mcmc", "rmse": 1.0},
     ]
     said = findings.probit({"probit": rows})[0]
-    assert "ng-hvi first at step 25 and for good from step 75, falling to 0.500 in between" in said
-    assert "sg-hvi first at step 50 and never for good" in said
+    assert "NG-HVI first at step 25 and for good from step 75, falling to 0.500 in between" in said
+    assert "SG-HVI first at step 50 and never for good" in said
     assert findings.probit({"probit": rows[2:]}) == []
 
 

@@ -116,7 +116,7 @@ def probit(held: Held) -> list[str]:
             stays = "never for good" if for_good is None else f"for good from step {for_good}"
             comes = "never" if first is None else f"first at step {first}"
             lowest = f"falling to {min(row['trace']):.3f} in between"
-            found.append(f"{row['method']} {comes} and {stays}, {lowest}")
+            found.append(f"{named(row['method'])} {comes} and {stays}, {lowest}")
     if not found:
         return []
     return [
@@ -124,8 +124,8 @@ def probit(held: Held) -> list[str]:
         f"set). The exact posterior mean of y* has an RMSE of {exact:.3f}. The methods come within "
         f"{100 * OF_THE_EXACT:.0f} % of it as follows: "
         + "; ".join(found)
-        + ". Both curves fall below the exact value and come back, so the number of steps to a "
-        "first crossing does not measure convergence.",
+        + ". Both curves pass the exact value on their way down, so the number of steps to a first "
+        "crossing does not measure convergence.",
         "The estimator of the gradient is not the paper's: the paper draws y* and the effects; we "
         "draw the effects by sweeps of the same kind and integrate y* out, which is less noisy. "
         "This holds for both rules, here and in Example 3.",
@@ -165,7 +165,7 @@ def _more_steps(rows: list[Row]) -> list[str]:
         "SG-HVI catches up with more steps: with 10,000 it is ahead of NG-HVI with 3,000 in "
         f"{ahead} of {len(wide)} data sets. The paper's figures "
         f"({' and '.join(f'{value:.4f}' for value in printed)}) say the same: here natural "
-        "gradients save steps but do not find a better posterior."
+        "gradients save steps but do not predict better."
     ]
 
 
@@ -195,10 +195,10 @@ def example3(held: Held) -> list[str]:
         "throughout; the program has a different one (see the claims).",
         f"NAGVAC is corrected here and takes at most {STEPS['nagvac']} steps (paper: 3,000)"
         f"{_stopped(frame)}. On one data set per process it also runs without its stopping rule "
-        f"({NO_RULE!r}; the table has its number of steps). No method here repeats the wrong "
-        "inverse and the dependent draws of the published program (see the claims). As published, "
-        "its predictions draw effects from their prior, so they cannot use what is known about a "
-        "group.",
+        f"({NO_RULE!r}; the table has its number of steps). The control runs have it as published, "
+        "with up to 3,000 steps, and with its program's wrong inverse and dependent draws. "
+        "As published, its predictions draw effects from their prior, so they cannot use what is "
+        "known about a group.",
         "Here the hybrid methods start with sds of 0.01, as in the authors' program. From sds of "
         "1, with which the other examples start, SG-HVI loses all units of its network.",
         f"{FRESH} The paper has 100 data sets, from the program's process.",
@@ -299,6 +299,16 @@ SENTENCES = {
 }
 """By study; a study without an entry has tables and figures only."""
 
+NAMES = {
+    "ng-hvi": "NG-HVI",
+    "sg-hvi": "SG-HVI",
+    "sg-hvi 10000": "SG-HVI with 10,000 steps",
+    "davi": "DAVI with decaying steps",
+    "davi-published": "DAVI as published",
+    "nagvac": "corrected NAGVAC",
+    NO_RULE: "corrected NAGVAC without its rule",
+    OURS: "the library's default",
+}
 DUELS = (
     ("ng-hvi", "sg-hvi"),
     ("ng-hvi", "sg-hvi 10000"),
@@ -325,15 +335,21 @@ def _duels(
         if both.empty:
             continue
         difference = sign * (both[one] - both[other])
-        said = f"{one} is better than {other} in {int((difference > 0).sum())} of {len(both)} "
+        said = f"{named(one)} is ahead of {named(other)} in {int((difference > 0).sum())} of "
+        said += f"{len(both)} "
         said += f"data sets{where} (median difference {sign * difference.median():+.4f}"
         verdict = ""
         if one in printed and other in printed:
             theirs = printed[one][key] - printed[other][key]
             said += f"; in the paper {theirs:+.4f}"
             verdict = f"{label(difference, sign * theirs)}: "
-        found.append(f"{verdict}{said}).")
+        found.append(f"{verdict}{said})." if verdict else f"{said[0].upper()}{said[1:]}).")
     return found
+
+
+def named(method: str) -> str:
+    """A method's name in a sentence."""
+    return NAMES.get(method, method)
 
 
 PUBLISHED_RULES = ("ng-hvi", "sg-hvi", "davi", "nagvac")
@@ -356,7 +372,7 @@ def _ranking(frame: pd.DataFrame, key: str, ascending: bool) -> str:
     for method, group in frame.groupby("method"):
         middle, low, high = np.quantile(group[key], [0.5, 0.05, 0.95])
         interval = f" ({low:.4f}-{high:.4f})" if len(group) > 1 else ""
-        found.append((middle, f"{method} {middle:.4f}{interval}"))
+        found.append((middle, f"{named(str(method))} {middle:.4f}{interval}"))
     return ", ".join(said for _, said in sorted(found, reverse=not ascending))
 
 
