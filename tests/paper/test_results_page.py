@@ -202,6 +202,16 @@ def test_the_probit_model_is_judged_by_where_curves_stay():
     assert findings.probit({"probit": rows[2:]}) == []
 
 
+def test_the_asset_pricing_page_quotes_the_tables():
+    """Its numbers with four decimals; the others are rounded or come from other benchmarks."""
+    folder = ROOT / "experiments" / "results"
+    tables = [*folder.glob("finance*.csv"), *folder.glob("months*.csv")]
+    known = " ".join(table.read_text() for table in tables)
+    quoted = re.findall(r"(?<![\d.])\d\.\d{4}(?!\d)", (ROOT / "docs/asset_pricing.md").read_text())
+    assert len(quoted) > 40
+    assert [number for number in quoted if number not in known] == []
+
+
 def test_verdicts_are_counted():
     said = ["Not converged: too few steps.", "Converged: means within", "Not converged: noise"]
     assert verdicts(said) == "not converged 2, converged 1"

@@ -167,7 +167,7 @@ def _table(frame: pd.DataFrame) -> pd.DataFrame:
             {"method": method}
             | scores
             | {
-                "PCE 5-95 %": f"{low:.4f}-{high:.4f}",
+                "PCE 5-95 %": f"{low:.4f}-{high:.4f}" if len(group) > 1 else "-",
                 "steps": int(group["taken"].median()),
                 "minutes": f"{group['seconds'].median() / 60:.2f}",
                 "data sets": len(group),

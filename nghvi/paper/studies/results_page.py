@@ -76,6 +76,8 @@ SHOWN = {
     "summary": "example|m|z|n|p|lambda|s per step|minutes",
 }
 """The columns of wide tables that the page shows; the files have all columns."""
+LEADING = ("example3_code", "example3_text", "finance_models", "controls_example3")
+"""Tables that come first in their section; otherwise files follow each other by name."""
 
 
 def write_page(folder: pathlib.Path, page: pathlib.Path) -> None:
@@ -120,7 +122,8 @@ def section(
     name: str, folder: pathlib.Path, shown: pathlib.Path, rows: list[Row], said: list[str]
 ) -> str:
     """One study; ``shown`` is the folder as seen from the page."""
-    files = [f for f in sorted(folder.iterdir()) if f.stem == name or f.stem.startswith(f"{name}_")]
+    files = [f for f in folder.iterdir() if f.stem == name or f.stem.startswith(f"{name}_")]
+    files.sort(key=lambda f: (f.stem not in LEADING, f.name))
     title = TITLES[name] + (f": {STUDIES[name].title}" if name in STUDIES else "")
     lines = [f"## {title}", ""]
     if not rows and not files:
