@@ -6,6 +6,7 @@ Also what their messages call a row, and what they take an unknown name to mean.
 import contextlib
 import contextvars
 import difflib
+import os
 import pathlib
 import re
 import sys
@@ -16,6 +17,9 @@ import numpy as np
 
 PACKAGE = str(pathlib.Path(__file__).parent.parent)
 """The folder of this package, whose frames :func:`warn` skips."""
+
+LONGEST = 300
+"""The most characters of a value that a message shows."""
 
 
 class InputError(ValueError):
@@ -83,10 +87,19 @@ def row_names(rows: Iterable[int]) -> str:
     return f"{kinds[0]}{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
+def short(value: object) -> str:
+    """Return a value as a message shows it: what does not fit on a line by its kind only."""
+    shown = repr(value)
+    return shown if len(shown) <= LONGEST and "\n" not in shown else f"a {type(value).__name__}"
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return a sentence on what an unknown name may mean: the closest name, or the known ones."""
     known = [str(k) for k in known]
-    near = difflib.get_close_matches(name, known, n=1)
+    folded = {k.casefold(): k for k in known}
+    near = difflib.get_close_matches(name, known, n=1) or [
+        folded[k] for k in difflib.get_close_matches(name.casefold(), folded, n=1)
+    ]
     if near:
         return f"Did you mean {near[0]!r}?"
     more = ", ..." if len(known) > 10 else ""
@@ -103,6 +116,21 @@ class FormulaError(DataError):
         found = re.search(r"\s*".join(map(re.escape, place.replace(" ", ""))), formula)
         shown = f", at {found[0]!r} (character {found.start() + 1})" if found and place else ""
         return FormulaError(f"formula {formula!r}{shown}: {reason}")
+
+
+def as_table(data: object) -> str:
+    """Return how to make a table of data that are none, as the end of a clause."""
+    if isinstance(data, str | os.PathLike):
+        return "; read the file first, for example with pandas.read_csv"
+    return "; make it one (pandas.DataFrame(data))"
+
+
+def in_backticks(name: str, columns: Iterable[str]) -> str | None:
+    """Return a sentence on a column of whose name a formula has read only a part, or None."""
+    for column in map(str, columns):
+        if not column.isidentifier() and name in re.split(r"[^\w.]+", column):
+            return f"If you mean the column {column!r}, write it in backticks: `{column}`."
+    return None
 
 
 class StorageError(InputError):

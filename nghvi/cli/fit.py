@@ -31,6 +31,7 @@ from nghvi.cli.table_files import (
     read_table,
     without_missing,
 )
+from nghvi.data.cells import as_numbers
 from nghvi.data.parquet import column_names
 from nghvi.estimators.fitting import EVERY
 from nghvi.estimators.response_columns import RowFacts
@@ -276,6 +277,10 @@ def _fit(chosen: argparse.Namespace, table: pd.DataFrame | None, used: list[str]
     named = _group(chosen.group, table)
     for name in named:
         check_column(chosen.data, table, name, "--group")
+    if chosen.target in named:
+        raise UsageError(
+            f"--target and --group both name the column {chosen.target!r}; change one."
+        )
     stated = RowFacts.of(chosen)
     for name in stated.columns:
         check_column(chosen.data, table, name, f"--{stated.setting_of(name)}")
@@ -306,7 +311,7 @@ def _check_response(chosen: argparse.Namespace, table: pd.DataFrame, name: str) 
     if RESPONSES[chosen.response].classes:
         table_files.check_classes(chosen.data, table[name])
         return
-    if not pd.api.types.is_numeric_dtype(table[name]):
+    if not pd.api.types.is_numeric_dtype(as_numbers(table[name].to_numpy())):
         raise UsageError(
             f"{place(chosen.data, 0)}: the response {name!r} holds {table[name].iloc[0]!r}, which "
             f"is not a number, as a {chosen.response} response needs; for two classes give "

@@ -10,6 +10,7 @@ treat it as a category, with a coefficient for nearly every cell.
 import numbers
 import re
 from collections.abc import Container, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WHOLE = re.compile(r"([+-]?)0*(\d+)(?:\.0*)?")
 COMMA = re.compile(r"[+-]?\d+,\d+")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
+SIGN = r"[%$€£¥]"
+SIGNED = re.compile(rf"[+-]?{SIGN}\s*[+-]?\d[\d.,]*|[+-]?\d[\d.,]*\s*{SIGN}")
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?")
 
 
@@ -57,6 +60,27 @@ def unusable(values: np.ndarray) -> np.ndarray:
     return missing(values)
 
 
+def as_numbers(values: np.ndarray) -> np.ndarray:
+    """Return objects that are numbers as an array of numbers, and anything else unchanged.
+
+    Database drivers and Parquet files give decimal numbers as Python objects.
+    """
+    if values.dtype.kind != "O":
+        return values
+    empty = missing(values)
+    there = values[~empty]
+    kinds = {type(v) for v in there.tolist()}
+    if not kinds or not all(issubclass(k, numbers.Real | Decimal) and k is not bool for k in kinds):
+        return values
+    if not empty.any() and all(issubclass(k, numbers.Integral) for k in kinds):
+        whole = np.array(values.tolist())
+        # Labels beyond 64 bits would not survive as floats.
+        return whole if whole.dtype.kind in "iu" else values
+    found = np.full(values.shape, np.nan)
+    found[~empty] = there.astype(float)
+    return found
+
+
 def count(mask: np.ndarray) -> str:
     """Return the number of rows in words, such as ``3 rows``."""
     number = int(mask.sum())
@@ -76,6 +100,10 @@ AT_FIT = (
 KNOWN = (
     "offsets, trials, bounds and weights are never filled in, so leave such rows out "
     "(missing='drop' in a fit)"
+)
+LABELLED = (
+    "leave such rows out (missing='drop' in a fit), or label them: a label that was not in the fit "
+    "is predicted as a new group"
 )
 AFTERWARDS = (
     "the fit has not learnt what a gap there means, so fill the cells in, leave the rows out, or "
@@ -146,6 +174,13 @@ def misread(values: Sequence[Any] | np.ndarray, name: str) -> str | None:
         return (
             f"{column} holds numbers with commas between thousands, which are text ({shown}); read "
             "the file with thousands=',', or remove the commas."
+        )
+    signed = cells(SIGNED)
+    if mostly(plain | signed) and signed.sum() > many:
+        return (
+            f"{column} holds numbers with a sign of their unit, which are text "
+            f"({_examples(texts, number, signed)}); remove it and convert the rest to numbers "
+            f"(pandas.to_numeric(data[{name!r}].str.strip('%$€£¥ ')))."
         )
     if mostly(dates) and dates.sum() > many:
         shown = _examples(texts, number, dates)

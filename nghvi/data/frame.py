@@ -15,9 +15,10 @@ import pandas as pd
 from scipy.sparse import issparse
 
 from nghvi._core.errors import DataError as DataError
-from nghvi._core.errors import suggest, warn
+from nghvi._core.errors import as_table, in_backticks, suggest, warn
 from nghvi.data.cells import (
     AFTERWARDS,
+    as_numbers,
     check_there,
     count,
     dates_remedy,
@@ -97,7 +98,8 @@ def read_columns(
     frame = _as_frame(data)
     if frame is None:
         raise DataError(
-            f"a formula needs a data frame with named columns, not a {type(data).__name__}."
+            f"a formula needs a data frame with named columns, not a {type(data).__name__}"
+            f"{as_table(data)}."
         )
     if frame.shape[0] == 0:
         raise DataError("the data frame has no rows.")
@@ -105,11 +107,10 @@ def read_columns(
     columns: dict[str, Any] = {}
     for name in names:
         if name not in frame.columns:
-            raise DataError(
-                f"there is no column {name!r} in the data. {_found(name, data, frame.columns)}"
-            )
+            quoted = in_backticks(name, frame.columns) or _found(name, data, frame.columns)
+            raise DataError(f"there is no column {name!r} in the data. {quoted}")
         known = far.get(name)
-        held = _as_held(frame.get_column(name)) if known is None else finite_bounds(known)
+        held = _as_held(frame.get_column(name), name) if known is None else finite_bounds(known)
         columns[name] = held
     check_there(columns, remedy, may_lack)
     return pd.DataFrame(columns, index=range(frame.shape[0]))
@@ -290,6 +291,8 @@ def _column(columns: list[str], label: Any, data: Any) -> str:
     """Return the name of the group column, given by name or position."""
     by_place = isinstance(label, int) and label not in columns
     found = columns[label] if by_place and -len(columns) <= label < len(columns) else label
+    # Without a header, pandas names columns by numbers.
+    found = next((c for c in columns if str(c) == str(found)), found)
     if found not in columns:
         raise DataError(
             f"group column {label!r} is not in the data. {_found(str(label), data, columns)}"
@@ -305,6 +308,11 @@ def _check_distinct(columns: Iterable[Any]) -> None:
 
 def _read_array(data: Any, group: Group) -> Cells:
     matrix = unmasked(data)
+    if matrix.ndim == 0:
+        raise DataError(
+            f"X is a {type(data).__name__}, not a table with one row per observation"
+            f"{as_table(data)}."
+        )
     if matrix.ndim != 2:
         raise DataError(
             f"X has shape {matrix.shape}; pass a table with one row per observation. Reshape your "
@@ -319,12 +327,14 @@ def _read_array(data: Any, group: Group) -> Cells:
     for label in columns_of(group):
         if isinstance(label, str):
             raise DataError(
-                f"group={group!r} names a column, but X is an array; pass the column's index."
+                f"group={group!r} names a column, but X is an array, which has no names; pass a "
+                "data frame (in a pipeline, call set_output(transform='pandas')), or the column's "
+                "index."
             )
         if not -number <= label < number:
             raise DataError(f"group={label} is not a column of X, which has {number} columns.")
         columns.remove(label % number)
-        labels.append(read_labels(matrix[:, label], f"column {label}"))
+        labels.append(read_labels(matrix[:, label], str(label)))
     words = matrix.dtype.kind in "OUS"
     cells = {
         f"x{c}": _objects(matrix[:, c], f"x{c}") if words else matrix[:, c].astype(float)
@@ -333,14 +343,17 @@ def _read_array(data: Any, group: Group) -> Cells:
     return Cells(cells, _labels_of(labels), False, len(matrix))
 
 
-def _as_held(series: nw.Series) -> Any:
+def _as_held(series: nw.Series, name: str) -> Any:
     """Return a column as an array, or as a category with the levels that occur."""
     native = series.to_native()
     if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
         return native.cat.remove_unused_categories().array
     if isinstance(series.dtype, nw.Enum):
         return pd.Categorical(series.to_list(), series.dtype.categories).remove_unused_categories()
-    return series.to_numpy()
+    found = series.to_numpy()
+    if found.dtype.kind == "c":
+        raise DataError(f"column {name!r} holds complex numbers; pass real ones, such as abs(x).")
+    return as_numbers(found)
 
 
 def _found(name: str, data: Any, columns: Iterable[str]) -> str:
@@ -366,10 +379,11 @@ def _input(series: nw.Series, name: str) -> Any:
     if kind == nw.Object:
         return _objects(series.to_numpy(), name)
     if kind in (nw.String, nw.Categorical) or isinstance(kind, nw.Enum):
-        return _as_held(series)
+        return _as_held(series, name)
     if kind.is_temporal():
         raise DataError(f"column {name!r} holds dates or times: {dates_remedy(name)}")
-    raise DataError(_not_numeric(name, str(kind)))
+    native = getattr(series.to_native(), "dtype", kind)
+    raise DataError(_not_numeric(name, str(native if kind == nw.Unknown else kind)))
 
 
 def _objects(values: np.ndarray, name: str) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from nghvi._core.errors import DataError, warn
-from nghvi.data.cells import NUMBER, WHOLE, count, places, unmasked, unusable
+from nghvi.data.cells import LABELLED, NUMBER, WHOLE, count, places, unmasked, unusable
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}.*")
 KINDS = {
@@ -38,8 +38,7 @@ def read_labels(values: Any, name: str) -> np.ndarray:
     lost = unusable(values)
     if lost.any():
         raise DataError(
-            f"group column {name!r}: {count(lost)} without a group ({places(lost)}); leave such "
-            "rows out."
+            f"group column {name!r}: {count(lost)} without a group ({places(lost)}); {LABELLED}."
         )
     return one_kind(values, name)
 
@@ -79,7 +78,7 @@ def warn_of_strangers(labels: np.ndarray, codes: np.ndarray, levels: np.ndarray,
     if not len(unknown):
         return
     number = known + len(unknown)
-    shown, before = _examples(unknown), _examples(levels)
+    shown, before = examples(unknown), examples(levels)
     if kind_of(unknown) != kind_of(levels):
         warn(
             f"group column {name!r} held {kind_of(levels)} at the fit ({before}) and holds "
@@ -114,8 +113,8 @@ def joined(levels: np.ndarray, more: np.ndarray, name: Any) -> np.ndarray:
     """Append further levels to those of the fit; both have to be of the same kind."""
     if kind_of(levels) != kind_of(more) and not {levels.dtype.kind, more.dtype.kind} <= set("iuf"):
         raise DataError(
-            f"group column {name!r} held {kind_of(levels)} at the fit ({_examples(levels)}) and "
-            f"holds {kind_of(more)} now ({_examples(more)}); use labels of the same kind."
+            f"group column {name!r} held {kind_of(levels)} at the fit ({examples(levels)}) and "
+            f"holds {kind_of(more)} now ({examples(more)}); use labels of the same kind."
         )
     return np.concatenate([levels, more])
 
@@ -248,6 +247,7 @@ def _as_date(label: Any) -> str | None:
     return (moment.tz_convert(None) if moment.tzinfo is not None else moment).isoformat()
 
 
-def _examples(labels: np.ndarray) -> str:
+def examples(labels: np.ndarray) -> str:
+    """Return the first labels as a message shows them."""
     some = _listed(labels[:3])
     return ", ".join(repr(str(v) if isinstance(v, pd.Timestamp) else v) for v in some)

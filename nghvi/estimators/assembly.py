@@ -34,6 +34,7 @@ from nghvi.estimators.spec import (
     follow_data,
     warn_about_few_groups,
 )
+from nghvi.formula import parse
 from nghvi.methods import published
 from nghvi.models.mixed import MixedModel, prepare
 from nghvi.posterior.mixed_posterior import Named
@@ -118,6 +119,13 @@ def assemble(
 
 def _check_facts(settings: "MixedEstimator", spec: Spec, response: Response) -> None:
     """Raise an error unless the facts stated about the rows are those the response needs."""
+    exposed = settings.formula is not None and parse(settings.formula).exposed
+    if response.ratio is None and (exposed or settings.exposure is not None):
+        raise DataError(
+            f"response={response.name!r} does not support an exposure, by which a rate is "
+            "multiplied; choose response='poisson' or another one for counts, or write "
+            "'... + offset(log(time))' if the logarithm is to be added to y."
+        )
     if spec.facts and spec.facts != response.facts:
         fitting = [name for name, kind in RESPONSES.items() if kind.facts == spec.facts]
         fitting = ["gaussian"] if spec.facts == WeightedGaussian.facts else fitting

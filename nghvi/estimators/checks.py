@@ -14,6 +14,7 @@ import pandas as pd
 from nghvi._core.errors import warn
 from nghvi.data.fingerprint import Fingerprint
 from nghvi.data.frame import DataError
+from nghvi.formula import parse
 from nghvi.posterior import pointwise
 from nghvi.posterior.left_out import LeftOut, leave_out, left_out, raw_densities
 from nghvi.posterior.mixed_posterior import MixedPosterior
@@ -175,6 +176,7 @@ def compare(
         models = {f"model {i}": model for i, model in enumerate(models, 1)}
     if not models:
         raise DataError("compare: pass at least one fitted model.")
+    _check_responses(models)
     found = {str(name): _loo(name, m, X, y, draws, seed) for name, m in models.items()}
     _check_rows(found)
     order = sorted(found, key=lambda name: -found[name].elpd)
@@ -213,6 +215,19 @@ def _loo(name: Any, model: Any, X: Any, y: Any, draws: int, seed: int) -> "Loo":
     own = list(getattr(model, "feature_names_in_", ()))
     readable = own and set(own) <= set(getattr(X, "columns", ()))
     return model.loo(X[own] if readable else X, y, draws, seed)
+
+
+def _check_responses(models: Mapping[str, Any]) -> None:
+    """Raise an error if formulas explain different quantities, whose densities differ in units."""
+    designs = [getattr(model, "formula_", None) for model in models.values()]
+    stated = [parse(each.formula).response for each in designs if each is not None]
+    explained = dict.fromkeys("".join(each.split()).strip("`") for each in stated)
+    if len(explained) > 1:
+        raise DataError(
+            f"compare: the models explain different responses ({', '.join(explained)}), whose "
+            "densities cannot be compared; fit all of them to the same one, for instance "
+            "response='lognormal' to y instead of a Gaussian model of log(y)."
+        )
 
 
 def _check_rows(found: Mapping[str, "Loo"]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from nghvi._core.errors import warn
+from nghvi._core.errors import short, warn
 from nghvi._core.response import Response
 from nghvi.data.elimination import Pattern
 from nghvi.data.frame import Column, DataError, Group
@@ -31,6 +31,11 @@ class Term(NamedTuple):
 def chosen_group(group: Any) -> Group:
     """Return the setting as a column or a tuple of columns; a list of one is that column."""
     if not isinstance(group, list | tuple):
+        if hasattr(group, "__len__") and not isinstance(group, str):
+            raise DataError(
+                f"group={short(group)}: give the name of a column, not its cells; labels that are "
+                "not in X yet become a column of it, as in X.assign(group=labels)."
+            )
         return group
     columns: tuple[Column, ...] = tuple(group)
     if not columns:

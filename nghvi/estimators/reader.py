@@ -36,7 +36,13 @@ from nghvi.data.scaling import Scaling, add_intercept
 from nghvi.data.source import GroupedDataset, Groups, InMemory, OnDisk, Source
 from nghvi.estimators.choices import check_draws, choose_seed, is_deep, pools
 from nghvi.estimators.grouping import chosen_group
-from nghvi.estimators.response_columns import RowFacts, learn_classes, measurements, places_of
+from nghvi.estimators.response_columns import (
+    RowFacts,
+    learn_classes,
+    measurements,
+    places_of,
+    warn_of_order,
+)
 from nghvi.estimators.spec import Spec
 from nghvi.estimators.tables import typical_inputs
 from nghvi.formula import Design, bounds_of, learn_and_read, parse, response_given, variables
@@ -257,6 +263,7 @@ class RowReader(NamedTuple):
         seed: int = 0,
     ) -> tuple[Request, np.ndarray]:
         """Return a request for predictions, and the observed responses on the fitted scale."""
+        warn_of_order(X, y)
         request = self.request(posterior, X, which, draws, seed)
         return request, self.responses(posterior, request.x, y)
 
@@ -300,6 +307,8 @@ def read_to_fit(
     """
     if isinstance(X, GroupedDataset):
         return _read_from_disk(settings, X, y, response)
+    if X is None:
+        raise DataError("X is None; pass a data frame or an array with one row per observation.")
     complete = complete_rows(settings, X, y, counts)
     with naming_kept(complete.kept):
         return _read_in_memory(settings, complete, response)
@@ -309,6 +318,7 @@ def _read_in_memory(
     settings: "MixedEstimator", complete: Complete, response: Response
 ) -> tuple[RowReader, Source]:
     X, y, counts, kept = complete
+    warn_of_order(X, y)
     reader, table = RowReader.learn(settings, X, response)
     assert table is not None
     order = stated_order(response_column(settings.formula, X, y)) if response.classes else None

@@ -14,8 +14,9 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from nghvi._core.errors import warn
+from nghvi._core.errors import short, warn
 from nghvi._core.response import Response, offenders
 from nghvi.data.cells import KNOWN, check_there, misread
 from nghvi.data.frame import (
@@ -113,13 +114,27 @@ def _distinct(y: np.ndarray) -> np.ndarray:
         ) from None
 
 
+def warn_of_order(data: Any, y: Any) -> None:
+    """Warn if the labels of the rows of y are those of the data in another order."""
+    own, other = getattr(data, "index", None), getattr(y, "index", None)
+    if not (isinstance(own, pd.Index) and isinstance(other, pd.Index)) or own.equals(other):
+        return
+    if len(own) == len(other) and own.is_unique and other.is_unique and own.isin(other).all():
+        warn(
+            "X and y have the same index in a different order. Rows are matched by their position, "
+            "not by the index; pass y.loc[X.index] if that is not intended."
+        )
+
+
 def places_of(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the position of every response among the classes of the fit."""
     found = y[:, None] == classes
     unknown = ~found.any(axis=1)
     if unknown.any():
         shown = ", ".join(map(str, classes))
-        raise DataError(f"y holds {y[unknown][0]!r}, which is not a class of the fit ({shown}).")
+        raise DataError(
+            f"y holds {y[unknown].tolist()[0]!r}, which is not a class of the fit ({shown})."
+        )
     return np.argmax(found, axis=1).astype(float)
 
 
@@ -276,5 +291,6 @@ def _check(setting: str, said: Any, each: tuple[Any, ...]) -> None:
         number = isinstance(one, numbers.Real) and not isinstance(one, bool | np.bool_)
         if not isinstance(one, str) and (not number or np.isnan(one)):
             raise DataError(
-                f"{setting}={said!r}: it must be the name of a column, or a number for all rows."
+                f"{setting}={short(said)}: it must be the name of a column, or a number for all "
+                "rows."
             )

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from nghvi._core.errors import FormulaError, warn
-from nghvi.data.cells import AT_FIT, KNOWN, count, dates_remedy, misread, places
+from nghvi.data.cells import AT_FIT, KNOWN, LABELLED, count, dates_remedy, misread, places
 from nghvi.data.coding import NO_GAPS, Gaps
 from nghvi.data.frame import (
     DataError,
@@ -90,8 +90,9 @@ class Design(NamedTuple):
         """Make the design's columns from a raw data frame, and read its groups if ``grouped``."""
         syntax = parse(self.formula)
         syntax = syntax if grouped else syntax.ungrouped()
-        read_columns(data, _known_variables(syntax), bounds_of(self.formula), remedy=KNOWN)
+        _read_complete(syntax, data)
         frame = read_columns(data, _variables(syntax), bounds_of(self.formula), self.gaps.fillings)
+        _check_dates(syntax, frame)
         table = _read(_told(syntax, self.gaps), _filled(frame, self.gaps), self.learnt).table
         if table.names != self.columns:
             differing = ", ".join(map(repr, sorted(set(table.names) ^ set(self.columns))))
@@ -126,7 +127,7 @@ def learn_and_read(
     """
     syntax = parse(formula)
     _check_response(syntax)
-    read_columns(data, _known_variables(syntax), bounds_of(formula), remedy=KNOWN)
+    _read_complete(syntax, data)
     may_lack = _fillable(syntax) if indicator else ()
     frame = read_columns(data, _variables(syntax), bounds_of(formula), may_lack, AT_FIT)
     gaps = Gaps.learn(_columns(frame[list(may_lack)]))
@@ -157,6 +158,12 @@ def _fillable(syntax: Syntax) -> tuple[str, ...]:
 def _known_variables(syntax: Syntax) -> tuple[str, ...]:
     """Return the columns that offsets and facts read."""
     return _named(syntax, _known_texts(syntax))
+
+
+def _read_complete(syntax: Syntax, data: Any) -> None:
+    """Raise an error if a cell is missing in a column that is never filled in."""
+    read_columns(data, _known_variables(syntax), bounds_of(syntax.text), remedy=KNOWN)
+    read_columns(data, syntax.group_columns, remedy=LABELLED)
 
 
 def _filled(frame: pd.DataFrame, gaps: Gaps) -> pd.DataFrame:
@@ -200,21 +207,32 @@ def _check_text(syntax: Syntax, frame: pd.DataFrame) -> None:
                     f"column {name!r} is not numeric, but offsets, trials, bounds and weights "
                     "must be numbers; convert it.",
                 )
-    terms = [term for text in _texts(syntax) for term in terms_of(syntax, text)]
-    named = {factor.expr for term in terms for factor in term.factors}
-    for name in frame.columns[frame.columns.isin(named)]:
+    _check_dates(syntax, frame)
+    for name in _plain(syntax, frame):
         column = frame[name]
-        if pd.api.types.is_datetime64_any_dtype(column):
-            raise DataError(f"column {name!r} holds dates: {dates_remedy(name)}")
-        if pd.api.types.is_timedelta64_dtype(column):
-            raise DataError(
-                f"column {name!r} holds durations; convert them to numbers, such as seconds: "
-                f"data[{name!r}].dt.total_seconds()."
-            )
         if pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column):
             said = None if _is_categorical(column) else misread(column.to_numpy(object), name)
             if said is not None:
                 raise DataError(f"{said} If a category is meant, write C({name}) in the formula.")
+
+
+def _check_dates(syntax: Syntax, frame: pd.DataFrame) -> None:
+    """Refuse dates and durations in place of numbers."""
+    for name in _plain(syntax, frame):
+        if pd.api.types.is_datetime64_any_dtype(frame[name]):
+            raise DataError(f"column {name!r} holds dates: {dates_remedy(name)}")
+        if pd.api.types.is_timedelta64_dtype(frame[name]):
+            raise DataError(
+                f"column {name!r} holds durations; convert them to numbers, such as seconds: "
+                f"data[{name!r}].dt.total_seconds()."
+            )
+
+
+def _plain(syntax: Syntax, frame: pd.DataFrame) -> pd.Index:
+    """Return the columns that a term reads as they are, not through a function."""
+    terms = [term for text in _texts(syntax) for term in terms_of(syntax, text)]
+    named = {factor.expr for term in terms for factor in term.factors}
+    return frame.columns[frame.columns.isin(named)]
 
 
 def _is_categorical(column: pd.Series) -> bool:

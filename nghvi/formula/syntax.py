@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nghvi._core.errors import FormulaError
+from nghvi._core.errors import FormulaError, short
 
 OPENING, CLOSING, QUOTES = "([{", ")]}", "\"'`"
 NAME = re.compile(r"`[^`]+`|[^\W\d][\w.]*")
@@ -36,6 +36,8 @@ class Syntax(NamedTuple):
     offsets: tuple[str, ...]
     facts: tuple[tuple[str, str], ...] = ()
     """Facts known about every row, by name: each is a number or an expression."""
+    exposed: bool = False
+    """Whether one of the offsets was written as an exposure."""
 
     @property
     def group(self) -> str | tuple[str, ...] | None:
@@ -84,7 +86,7 @@ class _GroupTerm(NamedTuple):
 def parse(formula: str) -> Syntax:
     """Split a formula into its parts, or raise a FormulaError that shows what is wrong with it."""
     if not isinstance(formula, str) or not formula.strip():
-        raise FormulaError(f"formula {formula!r}: a formula is a text, {EXAMPLE}.")
+        raise FormulaError(f"formula {short(formula)}: a formula is a text, {EXAMPLE}.")
     return _parsed(formula)
 
 
@@ -104,7 +106,7 @@ def _parsed(formula: str) -> Syntax:
             "intercept alone."
         )
     response, stated = _stated(formula, response)
-    fixed, terms, offsets = "", [], []
+    fixed, terms, offsets, exposed = "", [], [], False
     for sign, piece in _summands(right):
         special = _group_terms(formula, piece) or _offset(piece)
         if special is None:
@@ -115,6 +117,7 @@ def _parsed(formula: str) -> Syntax:
             )
         elif isinstance(special, str):
             offsets.append(special)
+            exposed |= _called(piece, "exposure") is not None
         else:
             terms += special
     return Syntax(
@@ -124,6 +127,7 @@ def _parsed(formula: str) -> Syntax:
         factors=_by_factor(formula, terms),
         offsets=tuple(map(_power, offsets)),
         facts=tuple((name, _power(text)) for name, text in stated),
+        exposed=exposed,
     )
 
 

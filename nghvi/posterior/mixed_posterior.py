@@ -22,7 +22,7 @@ from nghvi._programs import program
 from nghvi._typing import Data
 from nghvi.data import Rows
 from nghvi.data.factors import FactorRows
-from nghvi.data.labels import encode_groups, joined
+from nghvi.data.labels import encode_groups, examples, joined
 from nghvi.data.scaling import Scaling
 from nghvi.data.source import Groups
 from nghvi.data.working_copy import StreamedRows
@@ -150,8 +150,8 @@ class MixedPosterior(NamedTuple):
         known = levels[encode_groups(levels, before) >= 0]
         if known.size:
             raise DataError(
-                f"group {known[0]!r} is already known: add_groups takes only new groups, so leave "
-                "its rows out or refit with them."
+                f"group {examples(known[:1])} is already known: add_groups takes only new groups, "
+                "so leave its rows out or refit with them."
             )
         names = self.names._replace(groups=joined(before, levels, column))
         part = prepare(self.model, Rows.from_arrays(x, y, codes, len(levels)))

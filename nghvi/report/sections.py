@@ -1,6 +1,7 @@
 """The subject of the page, and its sections, each made from the estimator and the given rows."""
 
 import platform
+import textwrap
 import warnings
 from functools import partial
 from importlib import metadata
@@ -228,6 +229,8 @@ def page_sections(subject: Subject) -> Html:
 
 RATIOS = ("q50", "q5", "q95")
 MOST_PARAMETERS, MOST_EFFECTS, MOST_INPUTS = 16, 4, 4
+MOST_IN_TITLE = 28
+"""The most characters of a line above a small picture."""
 
 
 def parameters(subject: Subject) -> Html:
@@ -318,7 +321,7 @@ def priors(subject: Subject) -> Html | None:
 
 def _density(drawn: tables.Drawn, name: str, ax: Any) -> None:
     draw_density(drawn, name, ax)
-    ax.set_title(_component(name), fontsize=9)
+    ax.set_title("\n".join(textwrap.wrap(_component(name), MOST_IN_TITLE)), fontsize=9)
     ax.xaxis.set_major_locator(MaxNLocator(3))
 
 

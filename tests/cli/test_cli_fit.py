@@ -161,6 +161,12 @@ def test_an_exposure_of_zero_is_refused_by_line(asked, said, tmp_path, capsys):
     assert "leave out rows without exposure" in message
 
 
+def test_a_response_that_is_also_the_group_is_refused(place, capsys):
+    arguments = ["fit", str(place / "data.csv"), "--target", "y", "--group", "y"]
+    assert main([*arguments, *out(place / "same")]) == 2
+    assert "--target and --group both name the column 'y'" in capsys.readouterr().err
+
+
 def test_ctrl_c_before_the_fit_is_exit_code_130(place, monkeypatch, capsys):
     def interrupted(*arguments):
         raise KeyboardInterrupt

@@ -36,6 +36,8 @@ def with_one(word):
         (NUMBERS, r"'s' holds numbers as text .*astype\(float\)"),
         (NUMBERS.str.replace(".", ","), r"'s' holds numbers with decimal commas.*decimal=','"),
         ([f"{1000 + i:,}" for i in range(N)], "commas between thousands.*'1,000' in row 0"),
+        ("$" + NUMBERS, r"sign of their unit, .*str.strip\("),
+        (NUMBERS + " %", r"sign of their unit, which are text \('.* %' in row 0"),
         (DAYS.strftime("%Y-%m-%d"), r"'s' holds dates as text .*dt\.days"),
         (DAYS.strftime("%d/%m/%Y"), r"'s' holds dates as text"),
         (DAYS, r"'s' holds dates: .*dt\.days"),

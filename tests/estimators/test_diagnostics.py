@@ -1,5 +1,6 @@
 """Leave-one-out, comparison of models and ArviZ trees, checked by independent computations."""
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -217,15 +218,20 @@ def alone(log_density):
     return pointwise.Densities(log_density, log_density)
 
 
+TWO_SCALES = ("y ~ a + (1 | g)", "log( y ) ~ a + (1 | g)")
+
+
 def test_comparisons_that_make_no_sense_are_refused(fitted, panel):
     X, y = panel[COLUMNS], panel["y"]
     loo = fitted.loo(X, y, draws=100)
+    logarithms = [SimpleNamespace(formula_=SimpleNamespace(formula=text)) for text in TWO_SCALES]
     shorter = psis_loo([alone(np.random.default_rng(0).normal(size=(100, 5)))])
     for call, said in (
         (lambda: nghvi.compare({}), "one fitted model"),
         (lambda: nghvi.compare({"a": fitted}), "need X and y"),
         (lambda: nghvi.compare({"a": 3}), "'a' is a int"),
         (lambda: nghvi.compare([loo, shorter]), "different numbers of rows"),
+        (lambda: nghvi.compare(logarithms), r"different responses \(y, log\(y\)\)"),
         (lambda: fitted.loo(X[:9], y[:9]), "the fit had 2"),
         (lambda: fitted.loo(X.assign(g=X["g"] + 1), y), "groups that the fit did not have"),
         (lambda: fitted.loo(X, y, draws=20), "100 draws"),

@@ -7,9 +7,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 import nghvi
-from nghvi.report import words
+from nghvi.estimators.tables import Drawn
+from nghvi.report import sections, words
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 NASTY = '<script>alert("1")</script> & $x'
@@ -192,3 +194,12 @@ def test_a_full_disk_is_named(fitted, tmp_path, monkeypatch):
     with pytest.raises(nghvi.InputError, match=r"report.html: .*No space left.*free some space"):
         fitted.report(tmp_path / "report.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_long_names_are_broken_above_small_pictures():
+    values = {"effects_sd[intercept | student]": np.linspace(0.5, 1.5, 50)}
+    row = {"mean": 1.0, "sd": 0.3, "q5": 0.6, "q95": 1.4}
+    drawn = Drawn(values, np.full(50, 0.02), pd.DataFrame([row], index=list(values)))
+    ax = Figure().add_subplot()
+    sections._density(drawn, next(iter(values)), ax)
+    assert ax.get_title() == "sd between groups: intercept\n| student"
