@@ -7,7 +7,7 @@ from scipy.special import expit, logsumexp
 from scipy.stats import norm, poisson
 
 import nghvi
-from nghvi.posterior import at_nodes, left_out, pointwise
+from nghvi.posterior import left_out, pointwise
 from nghvi.posterior.mixed_posterior import params_at
 
 DRAWS = 120
@@ -47,7 +47,7 @@ def test_counts_without_themselves_are_those_of_a_dense_integral(of_counts, coun
     rows, theta = parts(of_counts, counts)
     posterior, u = of_counts.posterior_, np.linspace(-13, 13, 5201)
     found, given = (
-        next(at_nodes.left_out(posterior, value, rows, theta, 0))
+        next(left_out.at_nodes(posterior, value, rows, theta, 0))
         for value in (pointwise.densities, pointwise.judged)
     )
     for draw in (0, 50):
@@ -80,14 +80,14 @@ def test_counts_without_themselves_are_those_of_a_dense_integral(of_counts, coun
 
 def test_few_rows_need_nodes_of_their_own(of_counts, counts, monkeypatch):
     rows, theta = parts(of_counts, counts)
-    asked, own = [], at_nodes._with_own_nodes
+    asked, own = [], left_out._with_own_nodes
 
     def counted(*args):
         asked.append(len(args[-2].y))
         return own(*args)
 
-    monkeypatch.setattr(at_nodes, "_with_own_nodes", counted)
-    next(at_nodes.left_out(of_counts.posterior_, pointwise.densities, rows, theta, 0))
+    monkeypatch.setattr(left_out, "_with_own_nodes", counted)
+    next(left_out.at_nodes(of_counts.posterior_, pointwise.densities, rows, theta, 0))
     assert 0 < sum(asked) <= 4
 
 
@@ -100,7 +100,7 @@ def test_slopes_without_themselves_are_those_of_a_dense_integral():
     model = nghvi.mixed("y ~ x + (1 + x | g)", frame, response="logit")
     rows, theta = parts(model, frame)
     found, given = (
-        next(at_nodes.left_out(model.posterior_, value, rows, theta, 0))
+        next(left_out.at_nodes(model.posterior_, value, rows, theta, 0))
         for value in (pointwise.densities, pointwise.judged)
     )
     axis = np.linspace(-7, 7, 141)
@@ -124,7 +124,7 @@ def test_slopes_without_themselves_are_those_of_a_dense_integral():
 def test_rows_come_back_in_their_order_whatever_the_pieces(of_counts, counts, monkeypatch):
     whole = of_counts.loo(counts, counts["y"], draws=DRAWS)
     checked = of_counts.check_rows(counts, counts["y"], draws=DRAWS)
-    monkeypatch.setattr(at_nodes, "NUMBERS_AT_ONCE", 7 * DRAWS)
+    monkeypatch.setattr(left_out, "NUMBERS_AT_ONCE", 7 * DRAWS)
     again = of_counts.loo(counts, counts["y"], draws=DRAWS)
     # Groups of the same size take shifts of the nodes in turn.
     np.testing.assert_allclose(again.elpd_i, whole.elpd_i, atol=5e-3)
