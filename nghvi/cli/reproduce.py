@@ -16,10 +16,12 @@ from rich.console import Console
 from nghvi.cli import tell
 
 QUICK_TO_COMPILE = {
-    "0.10": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0",
+    "0.10": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 "
+    "--xla_cpu_parallel_codegen_split_count=1",
 }
 """By version of jaxlib, which refuses flags that it does not know: older, simpler emitters and no
-optimisation of the machine code compile four times faster and run slower."""
+optimisation of the machine code compile four times faster and run slower. Code in one piece takes a
+quarter less to compile than in pieces for several cores, of which a process here has one."""
 
 
 def quick_to_compile(flags: str | None = None) -> dict[str, str]:
