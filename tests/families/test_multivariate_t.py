@@ -24,21 +24,26 @@ def test_density_is_that_of_the_multivariate_t(degrees):
     np.testing.assert_allclose(q.covariance(), cholesky_gaussian(3).covariance(), rtol=1e-10)
 
 
+of_many = jax.jit(jax.vmap(_gamma, (None, 0)))
+
+
+@jax.jit
+def along_both(shape, noise):
+    """The quantiles, and their slope as shape and noise grow alike."""
+    return jax.jvp(of_many, (shape, noise), (jnp.ones(()), jnp.ones_like(noise)))
+
+
 @pytest.mark.parametrize("shape", [1.01, 1.5, 5.0, 100.0])
 def test_quantiles_of_the_gamma_distribution_and_their_slopes(shape):
     noise = np.linspace(-7, 7, 29)
     lower = special.gammaincinv(shape, stats.norm.cdf(noise))
     upper = special.gammainccinv(shape, stats.norm.sf(noise))
-    found = jax.vmap(lambda e: _gamma(jnp.asarray(shape), e))(noise)
+    found, slope = along_both(jnp.asarray(shape), jnp.asarray(noise))
     np.testing.assert_allclose(found, np.where(noise < 0, lower, upper), rtol=1e-12)
-    h, noise = 1e-5, jnp.linspace(-3, 3, 7)
-
-    def at(shape, noise):
-        return jax.vmap(_gamma, (None, 0))(shape, noise)
-
-    _, slope = jax.jvp(at, (jnp.asarray(shape), noise), (jnp.asarray(1.0), jnp.ones(7)))
-    difference = (at(shape + h, noise + h) - at(shape - h, noise - h)) / (2 * h)
-    np.testing.assert_allclose(slope, difference, rtol=1e-6)
+    h, some = 1e-5, np.abs(noise) <= 3
+    ahead, behind = (of_many(jnp.asarray(shape + s), jnp.asarray(noise + s)) for s in (h, -h))
+    difference = (ahead - behind) / (2 * h)
+    np.testing.assert_allclose(slope[some], difference[some], rtol=1e-6)
 
 
 class Regression(nghvi.MarginalModel):
