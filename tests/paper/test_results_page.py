@@ -14,6 +14,7 @@ from nghvi.paper.studies import (
     asset_pricing_views,
     controls,
     example1,
+    example1_findings,
     findings,
     labels,
     panel_findings,
@@ -148,7 +149,7 @@ def test_example_1_is_told_in_parts():
         for cell in example1.cells(Options())
         if (m := cell["method"]) in elbo
     ]
-    said = "\n".join(findings.example1({"example1": rows}))
+    said = "\n".join(example1_findings.example1({"example1": rows}))
     printed = [v[-1] for v in printed_values.TABLE_1.values()]
     for part in (
         "Over 9 settings our default comes within 0.010 nats",
@@ -159,7 +160,25 @@ def test_example_1_is_told_in_parts():
         "advantage is -0.2 to -0.2 nats",
     ):
         assert part in said
-    assert findings.example1({"example1": rows[:1]}) == []
+    assert example1_findings.example1({"example1": rows[:1]}) == []
+
+
+def test_speed_and_marginals_of_example_1_are_told():
+    """By hand: NG-HVI is near after 50 steps, DAVI after 100, SG-HVI never in its 150 steps."""
+    base = {"num_groups": 1000, "ratio": 1.0, "log_evidence": 0.0, "trace_every": 50}
+    traces = {"ng-hvi p=3": (-99, -49, -1), "davi-published": (-99, -51, -49)}
+    traces["sg-hvi p=3"] = traces["davi"] = traces["nghvi"] = (-99, -98, -97)
+    rows = [
+        {**base, "method": m, "trace": list(t), "elbo": -0.5 * m.startswith("sg")}
+        | {"published_elbo": 1.0, "mean": [0.5 * (m == "davi-published")], "sd": [0.5]}
+        for m, t in traces.items()
+    ]
+    rows.append({**base, "method": "mcmc", "mean": [0.0], "sd": [0.25]})
+    said = "\n".join(example1_findings.example1({"example1": rows}))
+    assert "after 50 to 50 steps of NG-HVI, 100 to 100 of DAVI as published and 150 to 150" in said
+    assert "in this order in 1 of 1 settings" in said
+    assert "ends 0.50 to 0.50 nats below NG-HVI's" in said
+    assert "DAVI as published: means up to 2.00 sds off, sds 2.00 to 2.00 times" in said
 
 
 def test_table_1_is_judged_over_data_sets():
@@ -170,14 +189,14 @@ def test_table_1_is_judged_over_data_sets():
         | {"hybrid": 2.0 * seed - 4, "log_evidence": 5.0}
         for seed in range(10)
     ]
-    (said,) = findings._over_data_sets(rows)
+    (said,) = example1_findings._over_data_sets(rows)
     assert said.startswith("Reproduces: computed as published, NG-HVI with three factors is above")
     assert "above DAVI with 1000 groups and ratio 1 (in 9 of 10 data sets;" in said
     two = [*rows, *({**row, "ratio": 0.01, "davi": -39.0} for row in rows)]
-    (said,) = findings._over_data_sets(two)
+    (said,) = example1_findings._over_data_sets(two)
     assert "with 1000 groups and ratios 0.01 and 1 (in 19 of 20 data sets;" in said
-    assert findings._over_data_sets(rows[:9])[0].startswith("Too few data sets")
-    assert findings._over_data_sets([]) == []
+    assert example1_findings._over_data_sets(rows[:9])[0].startswith("Too few data sets")
+    assert example1_findings._over_data_sets([]) == []
     (table,) = controls.tables(rows)
     assert table.frame["published advantage"].tolist() == ["49.0 (54.8)"]
     assert table.frame["accounting"].tolist() == ["4.0"]

@@ -54,6 +54,18 @@ def verdicts(said: Iterable[str]) -> str:
     return ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
 
 
+def listed(said: Iterable[str]) -> str:
+    """``a, b and c``."""
+    *first, last = said
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def span(values: pd.Series, digits: int = 1) -> str:
+    """Smallest to largest."""
+    values = values.dropna()
+    return f"{values.min():z.{digits}f} to {values.max():z.{digits}f}"
+
+
 def _latex(table: pd.DataFrame, caption: str) -> str:
     lines = [
         r"\begin{table}",

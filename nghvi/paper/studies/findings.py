@@ -3,19 +3,19 @@
 Sentences whose rows do not exist yet, because a run has not finished, are left out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
 
 from nghvi.paper.studies import controls, printed_values
 from nghvi.paper.studies.appendix_probit import MCMC, OF_THE_EXACT, arrival
 from nghvi.paper.studies.compared import OURS
+from nghvi.paper.studies.example1_findings import example1
 from nghvi.paper.studies.example3 import EFFECT_SD, NAIVE, NO_RULE, STEPS, full_runs
-from nghvi.paper.studies.exhibits import verdicts
-from nghvi.paper.studies.labels import FACTOR, FEW, NO, Held, label
+from nghvi.paper.studies.exhibits import listed, verdicts
+from nghvi.paper.studies.labels import FEW, Held, label
 from nghvi.paper.studies.panel_findings import finance, months
 from nghvi.paper.studies.store import Row
 
@@ -23,100 +23,6 @@ FRESH = (
     "The data are fresh draws from the paper's process, so levels differ from the paper's by "
     "sampling error."
 )
-
-
-def example1(held: Held) -> list[str]:
-    """The published advantage of NG-HVI over DAVI and what it is made of."""
-    frame = pd.DataFrame(held["example1"])
-    index = ["num_groups", "ratio"]
-    elbo = frame.pivot_table("elbo", index, "method")
-    published = frame.pivot_table("published_elbo", index, "method")
-    hybrid, legacy = "ng-hvi p=3", "davi-published"
-    if not {OURS, hybrid, "davi", legacy} <= set(elbo):
-        return []
-    evidence = frame[frame["method"] == OURS].set_index(index)["log_evidence"]
-    gap = elbo.sub(evidence, axis=0)
-    table = pd.DataFrame(printed_values.TABLE_1).T.reindex(elbo.index)
-    printed = table.iloc[:, -1]
-    advantage = published[hybrid] - elbo[legacy]
-    accounting = published[hybrid] - elbo[hybrid]
-    farthest: Any = (advantage - printed).abs().idxmax()
-    sizes = advantage / printed
-    alike = int(sizes.between(1 / FACTOR, FACTOR).sum())
-    return [
-        f"No ELBO can exceed the log evidence. Over {len(elbo)} settings our default comes within "
-        f"{-gap[OURS].min():.3f} nats of it, NG-HVI with three factors within "
-        f"{-gap[hybrid].min():.2f} and DAVI with decaying steps within {-gap['davi'].min():.3f}.",
-        *_over_data_sets(held.get("controls", [])),
-        "With one data set per setting and computed as published, NG-HVI with three factors is "
-        f"{_span(advantage)} nats above DAVI (the paper prints {_span(printed)}). {alike} of "
-        f"{len(sizes)} differences are within a factor of {FACTOR:g} of the paper's; the farthest, "
-        f"with {farthest[0]} groups and ratio {farthest[1]:g}, is {advantage[farthest]:.1f} "
-        f"instead of {printed[farthest]:.1f}. Where steps of constant length end is a matter of "
-        "chance.",
-        f"{NO}: the claim that NG-HVI's advantage over DAVI comes from a better approximation. The "
-        "published value of NG-HVI evaluates the likelihood and the priors at the mean of q and "
-        f"omits the Jacobian of the variances, which adds {_span(accounting)} nats. DAVI's steps "
-        f"of constant length leave it {_span(elbo['davi'] - elbo[legacy])} nats short of its own "
-        f"optimum. What is left of the advantage is {_span(elbo[hybrid] - elbo['davi'])} nats.",
-        "With a Gaussian response DAVI's family contains NG-HVI's, so its optimum cannot be lower.",
-        *_levels(elbo[legacy] - table.iloc[:, 0], held.get("controls", [])),
-    ]
-
-
-def _over_data_sets(rows: list[Row]) -> list[str]:
-    """What Table 1 prints, over data sets; settings with the same label in one sentence."""
-    frame = pd.DataFrame([row for row in rows if row["example"] == controls.ADVANTAGE])
-    of: dict[str, dict[int, dict[float, pd.Series]]] = {}
-    setting: Any
-    for setting, group in frame.groupby(["num_groups", "ratio"]) if len(frame) else ():
-        ours, printed = group["published"] - group["davi"], printed_values.TABLE_1[setting][-1]
-        settings = of.setdefault(label(ours, printed), {})
-        settings.setdefault(setting[0], {})[setting[1]] = ours
-    found = []
-    for said, by_size in of.items():
-        every = [ours for by_ratio in by_size.values() for ours in by_ratio.values()]
-        ahead, sets = (sum(int(n) for n in each) for each in zip(*map(_counts, every), strict=True))
-        where = "; ".join(
-            f"with {k} groups and ratio{'s' * (len(by_ratio) > 1)} "
-            f"{listed(f'{ratio:g}' for ratio in by_ratio)}"
-            for k, by_ratio in by_size.items()
-        )
-        found.append(
-            f"{said}: computed as published, NG-HVI with three factors is above DAVI {where} (in "
-            f"{ahead} of {sets} data sets; a table of the control runs has the differences)."
-        )
-    return found
-
-
-def _counts(ours: pd.Series) -> tuple[int, int]:
-    """How many are positive, and how many there are."""
-    return int((ours > 0).sum()), len(ours)
-
-
-def _levels(above: pd.Series, rows: list[Row]) -> list[str]:
-    """Why DAVI's levels are not the paper's."""
-    found = [row for row in rows if row["example"] == controls.LEVELS]
-    if not found:
-        return []
-    frame = pd.DataFrame(found).set_index(["num_groups", "ratio"]).reindex(above.index)
-    luck = frame["own"] - frame["mean"]
-    distance = (luck - above) / frame["sd"]
-    by_size = distance.groupby("num_groups").agg(["min", "max"])
-    chance = 2 * float(norm.sf(distance.abs().groupby("num_groups").min().max()))
-    said = "; ".join(
-        f"{low:.1f} to {high:.1f} with {size} groups" for size, (low, high) in by_size.T.items()
-    )
-    return [
-        f"DAVI's levels are {_span(above)} nats above the paper's. Over {frame['sets'].min()} data "
-        f"sets per setting, log p(y) at the true parameters has an sd of {_span(frame['sd'])} "
-        f"nats, and our data are {_span(luck)} nats above its mean. The distance of the paper's "
-        f"levels from that mean, in sds, is {said} (all ratios share their draws, here as in the "
-        f"authors' program). By chance alone one of {len(by_size)} sizes lies as far off as the "
-        f"farthest with probability {1 - (1 - chance) ** len(by_size):.2f}. We know no other "
-        "reason: constants, priors and starting values are those of the program, and a constant "
-        "missing from one method would change the differences between methods."
-    ]
 
 
 def probit(held: Held) -> list[str]:
@@ -301,12 +207,6 @@ def _nagvac(rows: list[Row], corrected: list[Row]) -> list[str]:
     return said
 
 
-def listed(said: Iterable[str]) -> str:
-    """``a, b and c``."""
-    *first, last = said
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def claims(held: Held) -> list[str]:
     """The table says it."""
     return [
@@ -404,8 +304,3 @@ def _ranking(frame: pd.DataFrame, key: str, ascending: bool) -> str:
         interval = f" ({low:.4f}-{high:.4f})" if len(group) > 1 else ""
         found.append((middle, f"{named(str(method))} {middle:.4f}{interval}"))
     return ", ".join(said for _, said in sorted(found, reverse=not ascending))
-
-
-def _span(values: Any) -> str:
-    values = values.dropna()
-    return f"{values.min():z.1f} to {values.max():z.1f}"
