@@ -30,17 +30,14 @@ from scipy.stats import norm
 from sklearn.datasets import load_diabetes
 
 import nghvi
+from benchmarks import awkward_tables
 from benchmarks.table_peers import PEERS
 from nghvi.paper.studies.facts import about
 
 ROOT = pathlib.Path(__file__).parent.parent
 NEW_GROUPS, HELD_OUT = 0.2, 0.25
 LEVEL = 0.9
-MODELS: dict[str, dict] = {
-    "linear": {},
-    "slopes": {"random": "all"},
-    "deep": {"hidden": (32, 16)},
-}
+MODELS: dict[str, dict] = {"linear": {}, "slopes": {"random": "all"}, "deep": {"hidden": (32, 16)}}
 Simulated = Callable[[np.random.Generator], pd.DataFrame]
 
 
@@ -207,6 +204,7 @@ SIMULATED: dict[str, Simulated] = {
     "fair": fair,
     "affairs": affairs,
     "visits": visits,
+    **awkward_tables.TABLES,
 }
 READ = {
     "radon": ("radon_mn", "county_idx", "log_radon", ("log_uppm", "floor_measure"), None),
@@ -302,7 +300,8 @@ def of_nghvi(model: str, train: pd.DataFrame, split: int, response: str) -> tupl
     """A fit by default settings: what it predicts, and facts about it."""
     classes = response in ("logit", "probit")
     kind: Any = nghvi.MixedClassifier if classes else nghvi.MixedRegressor
-    estimator = kind("group", random_state=split, response=response, **MODELS[model])
+    settings = MODELS[model] | ({"missing": "indicator"} if train.isna().any(axis=None) else {})
+    estimator = kind("group", random_state=split, response=response, **settings)
     estimator.fit(train.drop(columns="y"), train["y"].to_numpy())
 
     def scored(table: pd.DataFrame, which: str) -> Scored:

@@ -218,7 +218,7 @@ class Rows(Grouped):
         """Sum values over the rows of each group, without padding."""
         # Products, since in a sum XLA would compute the values inside it, one after the other. With
         # a vector of ones all groups of a block are one product.
-        parts = self._split(self.weighted(values))
+        parts = self.split(self.weighted(values))
         return jnp.concatenate(
             [jnp.einsum("kn...,n->k...", v, jnp.ones(v.shape[1], v.dtype)) for v in parts]
         )
@@ -242,7 +242,7 @@ class Rows(Grouped):
     ) -> Float[Array, "r r k"]:
         """Return Z_k' Z_k of every group, or Z_k' diag(precision) Z_k with precisions of rows."""
         scaled = design if precision is None else design * precision[:, None]
-        pairs = zip(self._split(design), self._split(self.weighted(scaled)), strict=True)
+        pairs = zip(self.split(design), self.split(self.weighted(scaled)), strict=True)
         products = [jnp.einsum("kni,knj->kij", a, b) for a, b in pairs]
         return jnp.moveaxis(jnp.concatenate(products), 0, -1)
 
@@ -266,7 +266,7 @@ class Rows(Grouped):
         count, response = self._counts_and_responses()
         counted = h if count is None else h * count[:, None]
         both = jnp.concatenate([counted, response[:, None]], axis=1)
-        parts = zip(self._split(select(h, random)), self._split(both), strict=True)
+        parts = zip(self.split(select(h, random)), self.split(both), strict=True)
         products = [jnp.einsum("kni,knj->ijk", z, b) for z, b in parts]
         by_group = jnp.concatenate(products, axis=-1)
         return FeatureSums(
@@ -278,17 +278,41 @@ class Rows(Grouped):
             self.num_rows,
         )
 
+    def cut(self, h: Float[Array, "n q"], most: int) -> tuple["Part", "Part"]:
+        """Return the groups in blocks of at most ``most`` rows, and the others."""
+        short = sum(size <= most for _, size in self.blocks)  # blocks grow
+        groups = sum(count for count, _ in self.blocks[:short])
+        rows = sum(count * size for count, size in self.blocks[:short])
+
+        def part(blocks: tuple, of_groups: slice, of_rows: slice) -> Part:
+            weight = None if self.weight is None else self.weight[of_rows]
+            y, order, own = self.y[of_rows], self.original_order[of_groups], h[of_rows]
+            x, n = jax.lax.stop_gradient(own), float(len(y))
+            rows = Rows(
+                x=x, y=y, weight=weight, index=None, original_order=order, blocks=blocks, num_rows=n
+            )
+            return rows, own
+
+        return (
+            part(self.blocks[:short], slice(groups), slice(rows)),
+            part(self.blocks[short:], slice(groups, None), slice(rows, None)),
+        )
+
     def _counts_and_responses(self) -> tuple[Float[Array, " n"] | None, Float[Array, " n"]]:
         """Return how often every row was observed, and the sum of its responses."""
         return self.weight, self.weighted(self.y)
 
-    def _split(self, values: Float[Array, "n ..."]) -> list[Float[Array, "kb nb ..."]]:
+    def split(self, values: Float[Array, "n ..."]) -> list[Float[Array, "kb nb ..."]]:
         parts, start = [], 0
         for count, size in self.blocks:
             part = values[start : start + count * size]
             parts.append(part.reshape(count, size, *values.shape[1:]))
             start += count * size
         return parts
+
+
+Part = tuple[Rows, Float[Array, "n q"]]
+"""Rows of some of the groups, counted with their padding, and their features."""
 
 
 def select(features: Float[Array, "n q"], columns: tuple[int, ...]) -> Float[Array, "n r"]:
@@ -311,7 +335,7 @@ def _row_moments(varying: tuple[Array, Array], rows: Rows) -> tuple[Array, Array
     design, error = varying
     cross = [
         jnp.einsum("kni,kn->ki", z, e)
-        for z, e in zip(rows._split(design), rows._split(rows.weighted(error)), strict=True)
+        for z, e in zip(rows.split(design), rows.split(rows.weighted(error)), strict=True)
     ]
     return rows.gram(design), jnp.concatenate(cross).T, rows.total(error**2)
 
@@ -335,7 +359,7 @@ def _backward(
     )
     symmetric = jnp.moveaxis(d_gram + jnp.swapaxes(d_gram, 0, 1), -1, 0)
     d_design, d_error, start = [], [], 0
-    for z, e in zip(rows._split(design), rows._split(error), strict=True):
+    for z, e in zip(rows.split(design), rows.split(error), strict=True):
         groups = slice(start, start + len(z))
         slope = d_cross.T[groups]
         d_design.append(z @ symmetric[groups] + e[..., None] * slope[:, None])

@@ -15,6 +15,8 @@ With C_k = (Omega^-1 + H_kR'H_kR / v)^-1 the effects leave, for the coefficients
 A distribution q(psi) with beta drawn from this conditional is a distribution of theta whose ELBO is
 that of psi. The last layer of a network thus pays no price for a Gaussian of independent
 coordinates, and the weights are learnt for the best coefficients, not for the present ones.
+
+Groups with fewer rows than effects say the same row by row (:mod:`nghvi.models.by_rows`).
 """
 
 from typing import NamedTuple
@@ -31,6 +33,9 @@ from nghvi._core.model import MarginalModel, unraveller
 from nghvi._linalg import small
 from nghvi._programs import program
 from nghvi._typing import Key, Latents, Scalar
+from nghvi.data import Rows
+from nghvi.data.grouped import select
+from nghvi.models.by_rows import Whitened, whitened
 from nghvi.models.mixed import GroupedData, MixedModel
 from nghvi.models.parameters import MixedParams
 
@@ -59,6 +64,13 @@ class Normal(NamedTuple):
     effects: Float[Array, "k r r"]
     coef_right: Float[Array, " q"]
     effects_right: Float[Array, "k r"]
+
+    @staticmethod
+    def of_prior(sd: Float[np.ndarray, " q"], num_effects: int) -> "Normal":
+        """Return the exponent of coefficients with these prior sds, before any group is seen."""
+        q, r = sd.size, num_effects
+        empty = jnp.zeros((0, r, q)), jnp.zeros((0, r, r))
+        return Normal(jnp.diag(sd**-2.0), *empty, jnp.zeros(q), jnp.zeros((0, r)))
 
 
 class Eliminated(NamedTuple):
@@ -140,25 +152,47 @@ class Collapsed(MarginalModel):
         return self.model.init_params(key, data)._replace(coef=jnp.zeros(0))
 
     def _normal(self, params: MixedParams, data: GroupedData) -> tuple[Normal, Scalar]:
-        """Return the exponent of all coefficients, and log p(y, psi) less its integral."""
-        model = self.model
-        sums = data.feature_sums(lambda x: model.features(params, x), model.random)
+        """Return the exponent of all coefficients, and log p(y, psi) less its integral.
+
+        Effects of groups with few rows are integrated out of it already.
+        """
+        model, random = self.model, self.model.random
         noise_var, lower = jnp.exp(params.dispersion[0]), model.precision_factor(params)
-        chosen = np.array(model.random, int)
-        prior_sd = np.broadcast_to(np.asarray(model.priors.coef_sd, float), sums.cross.shape)
-        coupling = jnp.moveaxis(sums.group_gram / noise_var, -1, 0)
+        prior_sd = np.broadcast_to(
+            np.asarray(model.priors.coef_sd, float), model.trunk.num_features
+        )
+
+        def features(x: Float[Array, "n d"]) -> Float[Array, "n q"]:
+            return model.features(params, x)
+
+        normal = Normal.of_prior(prior_sd, len(random))
+        constant = -0.5 * data.num_rows * jnp.log(2 * jnp.pi * noise_var)
+        constant += self.log_prior(params) - np.sum(np.log(prior_sd))
+        if type(data) is Rows and random:
+            (few, seen), (many, others) = data.cut(data.features(features), len(random))
+            if few.blocks:
+                found = _by_rows(few, seen, random, noise_var, lower)
+                square = found.square[:-1, :-1]
+                normal = normal._replace(
+                    coef=normal.coef + square, coef_right=found.square[-1, :-1]
+                )
+                constant -= found.half_log_det + 0.5 * found.square[-1, -1]
+            if not many.blocks:
+                return normal, constant
+            sums, number = many.feature_sums(lambda x: others, random), many.num_present
+        else:
+            sums, number = data.feature_sums(features, random), data.num_present
+        chosen, coupling = np.array(random, int), jnp.moveaxis(sums.group_gram / noise_var, -1, 0)
+        constant -= 0.5 * sums.square / noise_var
+        constant += number * jnp.sum(jnp.log(jnp.diagonal(lower)))
         normal = Normal(
-            sums.gram / noise_var + np.diag(prior_sd**-2.0),
+            normal.coef + sums.gram / noise_var,
             coupling,
             coupling[:, :, chosen] + lower @ lower.T,
-            sums.cross / noise_var,
+            normal.coef_right + sums.cross / noise_var,
             sums.group_cross.T / noise_var,
         )
-        constant = -0.5 * (
-            sums.num_rows * jnp.log(2 * jnp.pi * noise_var) + sums.square / noise_var
-        )
-        constant += data.num_present * jnp.sum(jnp.log(jnp.diagonal(lower)))
-        return normal, constant - np.sum(np.log(prior_sd)) + self.log_prior(params)
+        return normal, constant
 
     def completed(self, key: Key, params: MixedParams, data: GroupedData) -> MixedParams:
         """Return the parameters of the whole model, with coefficients drawn given the others."""
@@ -203,6 +237,23 @@ class Collapsed(MarginalModel):
 
     def in_few_digits(self) -> "Collapsed":
         return Collapsed(self.model.in_few_digits())
+
+
+def _by_rows(
+    data: Rows,
+    features: Float[Array, "n q"],
+    random: tuple[int, ...],
+    noise_var: Scalar,
+    lower: Float[Array, "r r"],
+) -> Whitened:
+    """Return what groups with few rows say about the coefficients."""
+    # Not the root of a quotient, whose slope would not be finite where padding has no weight.
+    unit = 1 / jnp.sqrt(noise_var)
+    unit *= jnp.ones((1, 1)) if data.weight is None else jnp.sqrt(data.weight)[:, None]
+    rows = jnp.concatenate([features, data.y[:, None]], axis=1) * unit
+    design = select(features, random) @ small.inverse_lower(lower).T * unit
+    each = [whitened(*block) for block in zip(data.split(rows), data.split(design), strict=True)]
+    return Whitened(*(sum(parts) for parts in zip(*each, strict=True)))
 
 
 @program

@@ -49,7 +49,16 @@ from nghvi._typing import Data, Key, Params
 from nghvi.families import Factor, Mixture, Point
 from nghvi.recipes.run import Begin, Ended, Recipe, Stage, carry_on, first_theta
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.settling import LAST, End, judge_settling, last_end, last_quarter, noisy_elbo
+from nghvi.recipes.settling import (
+    LAST,
+    MOST_LOST,
+    End,
+    Ratios,
+    judge_settling,
+    last_end,
+    last_quarter,
+    noisy_elbo,
+)
 from nghvi.recipes.verdict import Cause
 
 STEPS, SAMPLED_STEPS = 2100, 5400
@@ -220,7 +229,7 @@ def deep_recipe(
         stages += [explore, *in_two(polish)]
         for n, *_ in encores:
             stages += in_two(polish._replace(name=f"polish {n}", encore=True))
-        judge = judge_settling(batch, settled, last_end, **about)
+        judge = judge_settling(batch, settled, last_end, Ratios(), **about)
         return Recipe("deep", tuple(stages), judge, finish)
     left, rest = (HOLD - TRIAL) / (1 - TRIAL), max(1, natural_steps - tried)
     again = [
@@ -232,8 +241,11 @@ def deep_recipe(
         further = natural_stage(name, from_trial(place), 1.0, rest, left)
         stages += in_two(further._replace(optional=place > 0))
         stages += [encore._replace(name=f"{name} {n}") for n, encore in again]
-    judge = judge_settling(batch, settled, kept, **about)
-    return Recipe("deep", tuple(stages), judge, finish, is_used)
+    ratios = Ratios()
+    judge, moving = (
+        judge_settling(batch, settled, ends, ratios, **about) for ends in (kept, last_start)
+    )
+    return Recipe("deep", tuple(stages), judge, finish, is_used, moving)
 
 
 def is_used(model: LatentModel, data: Data, q: Variational) -> bool:
@@ -265,6 +277,14 @@ def kept(model: LatentModel, data: Data, done: tuple[Ended, ...]) -> list[End]:
         for end in found[1:]
         if _reached(end.after) > least and is_used(model, data, end.after.q)
     ]
+
+
+def last_start(model: LatentModel, data: Data, done: tuple[Ended, ...]) -> list[End]:
+    """Return the end of the start that was followed last, if it belongs in the result.
+
+    Another start that has not settled is no reason to follow this one further.
+    """
+    return [end for end in kept(model, data, done) if end.after is done[-1].fit]
 
 
 @program
@@ -300,13 +320,21 @@ def in_two(stage: Stage) -> tuple[Stage, Stage]:
 
 def _height(climb: Fit) -> float:
     """Return the objective that a climb has reached, averaged over its last tenth."""
-    reached = np.asarray(cast(Info, climb.trace).log_target)
-    height = float(np.mean(reached[-max(1, reached.size // 10) :]))
-    return height if np.isfinite(height) else -np.inf
+    trace = cast(Info, climb.trace)
+    return _average(np.asarray(trace.log_target), trace, 10)
 
 
 def _reached(trial: Fit) -> float:
     """Return the noisy ELBO of a trial, averaged over its last quarter."""
-    elbo = noisy_elbo(cast(Info, trial.trace))
-    reached = float(np.mean(elbo[-max(1, elbo.size // 4) :]))
+    trace = cast(Info, trial.trace)
+    return _average(noisy_elbo(trace), trace, 4)
+
+
+def _average(values: Float[np.ndarray, " t"], trace: Info, part: int) -> float:
+    """Return the mean over the last ``part``th of the steps, -inf if most of them lost a draw."""
+    last = max(1, values.size // part)
+    good = np.asarray(trace.bad_draws)[-last:] == 0
+    if np.mean(~good) > MOST_LOST:
+        return -np.inf
+    reached = float(np.mean(values[-last:][good]))
     return reached if np.isfinite(reached) else -np.inf

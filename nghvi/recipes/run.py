@@ -81,6 +81,8 @@ class Recipe(NamedTuple):
     """Turns the stages that have ended into what is returned, for example a projection."""
     promising: Callable[[LatentModel, Data, Variational], bool] = lambda model, data, q: True
     """Tells whether a result is worth optional stages."""
+    moving: Judge | None = None
+    """Judges whether an encore is needed, if not all that the judge reads matters to that."""
 
     def make_ahead(self, ahead: Ahead, key: Key, model: LatentModel, data: Data) -> None:
         """Begin to make the programs that a run is going to call, the first ones first."""
@@ -184,6 +186,7 @@ def run(
     at = resume or Position(0, None, ())
     done, judge_key = at.done, jax.random.fold_in(key, len(recipe.stages))
     judge, left_out = _once_per_stage(recipe.judge, worth_judging), False
+    moving = _once_per_stage(recipe.moving, worth_judging) if recipe.moving else judge
     with Interrupt() as interrupt:
         for index in range(at.stage, len(recipe.stages)):
             stage = recipe.stages[index]
@@ -191,7 +194,7 @@ def run(
             if stage.optional or stage.encore:
                 left_out = current is None and not (
                     recipe.promising(model, data, done[-1].fit.q)
-                    and (not stage.encore or _may_be_better(judge(judge_key, model, data, done)))
+                    and (not stage.encore or _may_be_better(moving(judge_key, model, data, done)))
                 )
             else:
                 left_out = left_out and stage.continues and current is None

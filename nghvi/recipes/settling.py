@@ -13,12 +13,12 @@ from typing import NamedTuple, cast
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from nghvi._core.evaluate import evaluate, evaluation_size
 from nghvi._core.hybrid import Info
 from nghvi._core.loop import Fit
 from nghvi._core.model import LatentModel, MarginalModel
-from nghvi._core.variational import Variational
 from nghvi._typing import Data, Key
 from nghvi.recipes.run import Ended, Judge
 from nghvi.recipes.verdict import TOLERANCE, Bounds, Cause, Status, Verdict
@@ -34,6 +34,11 @@ LAST = 9 / 24
 """Share of the steps of a network that its last stage takes."""
 LEAST_TO_JUDGE = 100
 """Least number of steps of the last stage; in fewer, noise would hide any rise of the ELBO."""
+
+
+MOST_LOST = 0.5
+"""Largest share of the steps of a stage that may have lost a draw: where most had no finite
+gradient, q has not moved, which is no sign of having settled."""
 
 
 class End(NamedTuple):
@@ -62,6 +67,7 @@ def judge_settling(
     batch: int | None,
     settled: Cause,
     ends: Callable[[LatentModel, Data, tuple[Ended, ...]], list[End]] = last_end,
+    ratios: "Ratios | None" = None,
     **about: float,
 ) -> Judge:
     """Return the judge of whether the ELBO still moved in the last quarter of the last stage.
@@ -69,9 +75,11 @@ def judge_settling(
     The averages of q before and after that quarter are compared on the same draws if the ELBO can
     be evaluated, and otherwise by the noisy ELBO of the steps. ``settled``: the cause of a verdict
     "settled"; ``ends``: which fits of the stages belong in the result, of which the one that moved
-    most is told about; ``about``: further facts for the verdict.
+    most is told about; ``ratios``: a memory that several judges may share; ``about``: further facts
+    for the verdict.
     """
     known: list[tuple[Fit, Verdict]] = []
+    ratios = ratios or Ratios()
 
     def decide(key: Key, model: LatentModel, data: Data, done: tuple[Ended, ...]) -> Verdict:
         verdicts = []
@@ -81,6 +89,8 @@ def judge_settling(
                 found = [of_end(key, model, data, done, end)]
                 known.append((end.after, found[0]))
             verdicts += found
+        if not verdicts:
+            return Verdict(Status.SETTLED, settled, about)
         worst = max(verdicts, key=lambda each: each.facts.get("bound", np.inf))
         return worst._replace(facts={**worst.facts, "members": float(len(verdicts))})
 
@@ -93,6 +103,8 @@ def judge_settling(
         if not np.isfinite(elbo).all() or np.asarray(traces[-1].rejected)[-10:].any():
             rejected = sum(int(np.sum(cast(Info, stage.fit.trace).rejected)) for stage in done)
             return Verdict(Status.FAILED, Cause.REJECTED_STEPS, {"rejected": rejected})
+        if np.mean(np.asarray(traces[-1].bad_draws) > 0) > MOST_LOST:
+            return Verdict(Status.FAILED, Cause.GRADIENT)
         if after.step < LEAST_TO_JUDGE:
             enough = int(np.ceil(LEAST_TO_JUDGE / LAST))
             few = {"steps": after.step, "enough": enough}
@@ -101,7 +113,7 @@ def judge_settling(
         last = [noisy_elbo(trace)[-compared:] for trace in traces]
         change, found = _traced_change(*last)
         if isinstance(model, MarginalModel) and is_affordable(model, data):
-            change, found = _paired_change(key, before.q, after.q, model, data, batch, limit)
+            change, found = _paired_change(ratios, before, after, key, model, data, batch, limit)
         facts = {
             "change": change,
             "bound": found.upper,
@@ -115,6 +127,34 @@ def judge_settling(
         return Verdict(Status.NOT_SETTLED, Cause.RISING if told else Cause.NOISE, facts)
 
     return decide
+
+
+class Ratios:
+    """Log ratios of fits on draws made from the same noise, computed once.
+
+    The end of a stage is compared with the stage before and with the stage after.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Fit, dict[int, np.ndarray]]] = {}
+
+    def __call__(
+        self,
+        fit: Fit,
+        part: int,
+        number: int,
+        key: Key,
+        model: MarginalModel,
+        data: Data,
+        batch: int | None,
+    ) -> Float[np.ndarray, " s"]:
+        """Return a ``number`` of log ratios; every ``part`` has noise of its own."""
+        _, parts = self._known.setdefault(id(fit), (fit, {}))
+        if part not in parts:
+            own = jax.random.fold_in(key, part)
+            made = evaluate(own, fit.q, model, data, draws=number, batch=batch)
+            parts[part] = made.log_ratio
+        return parts[part]
 
 
 def most_movement(dim: int) -> float:
@@ -132,9 +172,10 @@ def is_affordable(model: MarginalModel, data: Data) -> bool:
 
 
 def _paired_change(
+    ratios: Ratios,
+    before: Fit,
+    after: Fit,
     key: Key,
-    before: Variational,
-    after: Variational,
     model: MarginalModel,
     data: Data,
     batch: int | None,
@@ -145,14 +186,12 @@ def _paired_change(
     most = most if model.integration_is_cheap else MOST_COSTLY_PAIRS
     pairs = np.zeros(0)
     while True:
-        key_now = jax.random.fold_in(key, pairs.size)
         number = 2 * max(LEAST_PAIRS, 3 * pairs.size)
-        ratios = [
-            evaluate(key_now, q, model, data, draws=number, batch=batch).log_ratio
-            for q in (after, before)
-        ]
+        later, earlier = (
+            ratios(fit, pairs.size, number, key, model, data, batch) for fit in (after, before)
+        )
         with np.errstate(invalid="ignore"):
-            pairs = np.concatenate([pairs, (ratios[0] - ratios[1]).reshape(2, -1).mean(axis=0)])
+            pairs = np.concatenate([pairs, (later - earlier).reshape(2, -1).mean(axis=0)])
         if not np.isfinite(pairs).all():
             return np.nan, Bounds(np.inf, 0.0, np.inf)
         found = Bounds.of(pairs[:, None])

@@ -13,6 +13,7 @@ from nghvi.data import Panel, Rows
 from nghvi.data.grouped import CellRows
 from nghvi.data.panel import collapse
 from nghvi.inference import infer, unravel_draws
+from nghvi.models.by_rows import whitened
 from nghvi.models.collapsed import Collapsed, eliminate, log_integral
 from nghvi.models.mixed import MixedModel
 from nghvi.networks import Perceptron, Skip
@@ -37,8 +38,19 @@ def grouped_rows(num_inputs_seen=None, rounded=None, seed=0):
     return Rows.from_arrays(x, y if rounded is None else y.round(rounded), group, 7)
 
 
+def short_rows(often=1, seed=2):
+    """Rows of 38 groups of two or three and of two groups of thirty, each counted ``often``."""
+    rng = np.random.default_rng(seed)
+    sizes = np.repeat([2, 3, 30], [20, 18, 2])
+    group, x = np.repeat(np.arange(40), sizes), rng.normal(size=(sizes.sum(), 2))
+    y = np.sin(x[:, 0]) + rng.normal(size=40)[group] + rng.normal(size=len(x))
+    return Rows.from_arrays(x, y, group, 40, rng.integers(1, often + 1, len(x)).astype(float))
+
+
 DATA = {
     "rows": grouped_rows(),
+    "short": short_rows(),
+    "short and counted": short_rows(3),
     "counted rows": collapse(grouped_rows(20, 0), sums_suffice=False),
     "cells": collapse(grouped_rows(8), sums_suffice=False),
     "panel": collapse(grouped_rows(8), sums_suffice=True),
@@ -48,7 +60,13 @@ RANDOM = {"none": (), "intercept": (0,), "some": (0, 2, 4), "all": (0, 1, 2, 3, 
 
 def test_every_form_of_the_data_is_here():
     kinds = {name: type(data) for name, data in DATA.items()}
-    assert kinds == {"rows": Rows, "counted rows": Rows, "cells": CellRows, "panel": Panel}
+    forms = {"rows": Rows, "counted rows": Rows, "cells": CellRows, "panel": Panel}
+    assert kinds == forms | {"short": Rows, "short and counted": Rows}
+
+
+def test_some_groups_have_fewer_rows_than_effects_and_others_more():
+    sizes = {size for _, size in DATA["short"].blocks}
+    assert min(sizes) <= len(RANDOM["some"]) < len(RANDOM["all"]) < max(sizes)
 
 
 def parameters(model, data):
@@ -70,7 +88,7 @@ def dense(model, params, rows):
 
 
 @pytest.mark.parametrize("random", RANDOM)
-@pytest.mark.parametrize("form", ["rows", "counted rows", "cells"])
+@pytest.mark.parametrize("form", ["rows", "counted rows", "cells", "short", "short and counted"])
 def test_the_density_is_that_of_dense_algebra(form, random):
     model, data = MixedModel(TRUNK, Gaussian(), PRIORS, RANDOM[random]), DATA[form]
     params = parameters(model, data)
@@ -108,8 +126,41 @@ def test_the_slope_is_that_of_automatic_differentiation(random):
         np.testing.assert_allclose(getattr(ours, name), getattr(expected, name), atol=1e-9)
 
 
-def test_the_conditional_of_the_coefficients_is_that_of_dense_algebra():
-    model, data = MixedModel(TRUNK, Gaussian(), PRIORS, RANDOM["some"]), DATA["rows"]
+@pytest.mark.parametrize("n", [3, 12])
+def test_the_slope_of_what_short_groups_say_is_that_of_automatic_differentiation(n):
+    rng = np.random.default_rng(n)
+    rows, design = jnp.asarray(rng.normal(size=(5, n, 4))), jnp.asarray(rng.normal(size=(5, n, 6)))
+    weight = jnp.asarray(rng.normal(size=(4, 4)))
+
+    def plain(rows, design):
+        cross = jnp.eye(n) + design @ design.mT
+        square = jnp.sum(rows.mT @ jnp.linalg.solve(cross, rows), axis=0)
+        return jnp.sum(weight * square) + 1.5 * jnp.sum(jnp.linalg.slogdet(cross)[1])
+
+    def ours(rows, design):
+        found = whitened(rows, design)
+        return jnp.sum(weight * found.square) + 3 * found.half_log_det
+
+    for of in (lambda f: f, lambda f: jax.grad(f, 0), lambda f: jax.grad(f, 1)):
+        pair = (by_one_program(of(f), rows, design) for f in (ours, plain))
+        np.testing.assert_allclose(*pair, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("form", ["short", "short and counted"])
+def test_short_groups_have_the_slope_of_others(monkeypatch, form):
+    model, data = Collapsed(MixedModel(TRUNK, Gaussian(), PRIORS, RANDOM["all"])), DATA[form]
+    params, cut = parameters(model.model, data), Rows.cut
+    assert data.weight is not None  # padding
+    found = jax.grad(model.log_marginal)(params, data)
+    monkeypatch.setattr(Rows, "cut", lambda rows, h, most: cut(rows, h, 0))
+    expected = jax.grad(model.log_marginal)(params, data)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("form", ["rows", "short"])
+def test_the_conditional_of_the_coefficients_is_that_of_dense_algebra(form):
+    model, data = MixedModel(TRUNK, Gaussian(), PRIORS, RANDOM["some"]), DATA[form]
     params = parameters(model, data)
     h, y, covariance = dense(model, params, data)
     precision = np.diag(1 / np.square(PRIORS.coef_sd)) + h.T @ np.linalg.solve(covariance, h)
