@@ -19,6 +19,7 @@ from nghvi._programs import program
 from nghvi._sklearn import check_is_fitted
 from nghvi._typing import Data
 from nghvi.data import Rows
+from nghvi.data.frame import Tabular
 from nghvi.data.labels import encode_groups
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.choices import check_counts, check_draws
@@ -107,7 +108,7 @@ def lek_profile(
 def partial_dependence(
     estimator: MixedEstimator,
     variable: Any,
-    X: Any,
+    X: Tabular,
     groups: Any = None,
     *,
     grid: Any = None,
@@ -158,7 +159,7 @@ def partial_dependence(
 
 
 def variance_share(
-    estimator: MixedEstimator, X: Any = None, draws: int = 200, seed: int = 0
+    estimator: MixedEstimator, X: Tabular | None = None, draws: int = 200, seed: int = 0
 ) -> pd.DataFrame:
     """Compute the share of each random feature in the variance of the predictor between groups.
 
@@ -388,7 +389,9 @@ def _finite(value: Any, name: Any) -> float:
     return number
 
 
-def _columns_of_model(estimator: MixedEstimator, X: Any, *, grouped: bool = False) -> np.ndarray:
+def _columns_of_model(
+    estimator: MixedEstimator, X: Tabular, *, grouped: bool = False
+) -> np.ndarray:
     """Return the inputs of rows on the fitted scale; ``grouped`` requires a group column."""
     reader = estimator.reader_
     return reader.scaled(reader.table(X, grouped=grouped), estimator.posterior_.scaling)

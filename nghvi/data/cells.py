@@ -1,4 +1,4 @@
-"""Cells that cannot be used as they are: those without a value, and text that was meant as numbers.
+"""Cells that cannot be used: those without a value, huge ones, and text that was meant as numbers.
 
 Without a value are None, NaN, NaT, pandas' NA, and masked cells of an array. They are either
 refused, or filled in and marked by a further column (:class:`nghvi.data.coding.Gaps`).
@@ -24,6 +24,8 @@ MOSTLY = 0.8
 """The share of cells that must read as numbers (or dates) for the column to be meant as such."""
 FEW = 10
 """How many different whole numbers, or dates, may well be the levels of a category."""
+LARGEST = 1e70
+"""The largest size of values: beyond it variances of coefficients, squared ratios, overflow."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WHOLE = re.compile(r"([+-]?)0*(\d+)(?:\.0*)?")
 COMMA = re.compile(r"[+-]?\d+,\d+")
@@ -128,6 +130,20 @@ def check_there(columns: Mapping[str, Any], remedy: str, may_lack: Container[str
 
 def _listed(found: Mapping[str, np.ndarray]) -> str:
     return ", ".join(f"{n!r} ({count(m)}, {places(m)})" for n, m in found.items() if m.any())
+
+
+def check_sizes(largest: np.ndarray, names: Sequence[str]) -> None:
+    """Raise an error if squares or ratios of values could overflow or underflow.
+
+    ``largest`` holds the largest absolute value of every column.
+    """
+    for name, size in zip(names, largest, strict=True):
+        if (size > LARGEST) or 0 < size < 1 / LARGEST:
+            raise DataError(
+                f"column {name!r} has values of size {size:.1g}, whose squares exceed the range of "
+                f"floating point numbers; measure it in another unit, such as {size:.1g} of this "
+                "one."
+            )
 
 
 def misread(values: Sequence[Any] | np.ndarray, name: str) -> str | None:

@@ -7,11 +7,12 @@ labels.
 import warnings
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import narwhals as nw
 import numpy as np
 import pandas as pd
+from narwhals.typing import IntoDataFrame, IntoSeries
 from scipy.sparse import issparse
 
 from nghvi._core.errors import DataError as DataError
@@ -30,11 +31,13 @@ from nghvi.data.cells import (
 )
 from nghvi.data.labels import read_labels
 
+Tabular = IntoDataFrame | np.ndarray | Sequence[Sequence[Any]]
+"""A table: a data frame of pandas, polars or pyarrow, or an array with two axes."""
+Vector = IntoSeries | np.ndarray | Sequence[Any]
+"""A column: a series, an array with one axis or a list."""
 Column = str | int
 Group = Column | tuple[Column, ...] | None
 """The column of the grouping factor, a tuple of columns for several factors, None for none."""
-LARGEST = 1e70
-"""The largest size of values: beyond it variances of coefficients, squared ratios, overflow."""
 NO_BOUND = 1e50
 """The bound that stands for none, since columns have to be finite."""
 
@@ -67,7 +70,7 @@ class Cells(NamedTuple):
     """Names of the columns that were not asked for."""
 
 
-def read_cells(data: Any, group: Group, chosen: Iterable[str] | None = None) -> Cells:
+def read_cells(data: Tabular, group: Group, chosen: Iterable[str] | None = None) -> Cells:
     """Read and check the inputs and the group columns of a table.
 
     ``chosen`` names the inputs to read from a data frame; None reads all.
@@ -83,7 +86,7 @@ def read_cells(data: Any, group: Group, chosen: Iterable[str] | None = None) -> 
 
 
 def read_columns(
-    data: Any,
+    data: Tabular,
     names: Iterable[str],
     bounds: Iterable[str] = (),
     may_lack: Container[str] = (),
@@ -116,7 +119,7 @@ def read_columns(
     return pd.DataFrame(columns, index=range(frame.shape[0]))
 
 
-def divide_columns(data: Any, names: Sequence[str]) -> tuple[Any, dict[str, np.ndarray]]:
+def divide_columns(data: Tabular, names: Sequence[str]) -> tuple[Any, dict[str, np.ndarray]]:
     """Return a data frame without the named columns, and these columns as numbers."""
     frame = _as_frame(data)
     if frame is None or not names:
@@ -131,17 +134,18 @@ def finite_bounds(values: np.ndarray) -> np.ndarray:
     return np.clip(values, -NO_BOUND, NO_BOUND)
 
 
-def column_names(data: Any) -> list[str]:
+def column_names(data: Tabular) -> list[str]:
     """Return the names of the columns of a data frame, and no names for anything else."""
     frame = _as_frame(data)
     return [] if frame is None else frame.columns
 
 
-def has_columns(data: Any, group: Group, expected: int) -> bool:
+def has_columns(data: Tabular, group: Group, expected: int) -> bool:
     """Return whether a frame has the group columns, or an array the expected number of columns."""
     frame = _as_frame(data)
     if frame is None:
-        return np.ndim(data) != 2 or np.shape(data)[1] == expected
+        shape = np.shape(cast(np.ndarray, data))
+        return len(shape) != 2 or shape[1] == expected
     return all(not isinstance(c, str) or c in frame.columns for c in columns_of(group))
 
 
@@ -156,8 +160,10 @@ def _labels_of(labels: list[np.ndarray]) -> np.ndarray | tuple[np.ndarray, ...] 
     return tuple(labels) if len(labels) > 1 else labels[0] if labels else None
 
 
-def read_response(y: Any, num_rows: int, name: str = "y") -> np.ndarray:
+def read_response(y: Vector | None, num_rows: int, name: str = "y") -> np.ndarray:
     """Return the response, numbers or labels, as a vector; missing values raise an error."""
+    if y is None:
+        raise DataError("y is None; pass the observed responses.")
     values = unmasked(y.to_numpy() if hasattr(y, "to_numpy") else y)
     if values.ndim == 2 and values.shape[1] == 1:
         from sklearn.exceptions import DataConversionWarning  # slow to load, and rarely needed
@@ -192,14 +198,16 @@ def stated_order(column: Any) -> np.ndarray | None:
 class Complete(NamedTuple):
     """The rows without missing cells, and their positions among all rows."""
 
-    data: Any
-    y: Any
-    counts: Any
+    data: Tabular
+    y: Vector | None
+    counts: Vector | None
     kept: np.ndarray | None
     """Positions of these rows; None if all rows were complete."""
 
 
-def drop_missing(data: Any, y: Any, counts: Any = None, used: Iterable[str] = ()) -> Complete:
+def drop_missing(
+    data: Tabular, y: Vector | None, counts: Vector | None = None, used: Iterable[str] = ()
+) -> Complete:
     """Leave out rows with missing cells in y or in the columns ``used`` (by default all).
 
     A warning says how many. Infinite values do not count as missing; they are refused later.
@@ -251,7 +259,7 @@ def _taken(values: Any, kept: np.ndarray) -> Any:
     return unmasked(values)[kept]
 
 
-def read_counts(counts: Any, num_rows: int) -> np.ndarray:
+def read_counts(counts: Vector | None, num_rows: int) -> np.ndarray:
     """Return how often each row was observed, as checked floats."""
     values = np.ma.filled(np.ma.asarray(counts).astype(float), np.nan)
     if values.shape != (num_rows,):
@@ -261,11 +269,11 @@ def read_counts(counts: Any, num_rows: int) -> np.ndarray:
     return values
 
 
-def _as_frame(data: Any) -> nw.DataFrame | None:
+def _as_frame(data: Tabular) -> nw.DataFrame | None:
     try:
         native = nw.from_native(data, eager_only=True, pass_through=True)
     except nw.exceptions.DuplicateError:
-        _check_distinct(getattr(data, "column_names", data.columns))
+        _check_distinct(getattr(data, "column_names", getattr(data, "columns", ())))
         raise
     if type(data).__name__ == "LazyFrame":
         raise DataError("the data are a LazyFrame, which holds no rows yet; pass data.collect().")
@@ -287,7 +295,7 @@ def _read_frame(frame: nw.DataFrame, group: Group, chosen: Iterable[str] | None)
     return Cells(cells, _labels_of(labels), True, frame.shape[0], others)
 
 
-def _column(columns: list[str], label: Any, data: Any) -> str:
+def _column(columns: list[str], label: Any, data: Tabular) -> str:
     """Return the name of the group column, given by name or position."""
     by_place = isinstance(label, int) and label not in columns
     found = columns[label] if by_place and -len(columns) <= label < len(columns) else label
@@ -306,7 +314,7 @@ def _check_distinct(columns: Iterable[Any]) -> None:
         raise DataError(f"column name {repeated[0]!r} occurs more than once; rename or drop one.")
 
 
-def _read_array(data: Any, group: Group) -> Cells:
+def _read_array(data: Tabular, group: Group) -> Cells:
     matrix = unmasked(data)
     if matrix.ndim == 0:
         raise DataError(
@@ -356,7 +364,7 @@ def _as_held(series: nw.Series, name: str) -> Any:
     return as_numbers(found)
 
 
-def _found(name: str, data: Any, columns: Iterable[str]) -> str:
+def _found(name: str, data: Tabular, columns: Iterable[str]) -> str:
     """Return a sentence on where a column that is missing may be found."""
     if name in getattr(getattr(data, "index", None), "names", ()):
         return f"{name!r} is a level of the index; make it a column with data.reset_index()."
@@ -411,20 +419,6 @@ def _not_numeric(name: str, kind: str) -> str:
         f"column {name!r} is neither numeric nor a category ({kind}); convert it to numbers or "
         "text, name it as the group, or drop it."
     )
-
-
-def check_sizes(largest: np.ndarray, names: Sequence[str]) -> None:
-    """Raise an error if squares or ratios of values could overflow or underflow.
-
-    ``largest`` holds the largest absolute value of every column.
-    """
-    for name, size in zip(names, largest, strict=True):
-        if (size > LARGEST) or 0 < size < 1 / LARGEST:
-            raise DataError(
-                f"column {name!r} has values of size {size:.1g}, whose squares exceed the range of "
-                f"floating point numbers; measure it in another unit, such as {size:.1g} of this "
-                "one."
-            )
 
 
 def check_finite(matrix: np.ndarray, names: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 
 from nghvi._core.errors import DataError, row_name, suggest
 from nghvi.data.blocks import rank_within
-from nghvi.data.frame import check_sizes
+from nghvi.data.cells import check_sizes
 from nghvi.data.labels import read_labels
 from nghvi.data.pieces import deal, pieces_for
 from nghvi.data.working_copy import (

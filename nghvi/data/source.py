@@ -16,9 +16,10 @@ import numpy as np
 from nghvi._core.errors import DataError, suggest
 from nghvi._core.response import Response
 from nghvi.data import parquet, working_copy
+from nghvi.data.cells import check_sizes
 from nghvi.data.factors import FactorRows
 from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import Group, Table, check_sizes, read_counts
+from nghvi.data.frame import Group, Table, Vector, read_counts
 from nghvi.data.grouped import Rows
 from nghvi.data.parquet import Selection, column_names, files_of, index_names
 from nghvi.data.scaling import Scaling, add_intercept, moments
@@ -172,7 +173,7 @@ class InMemory:
     def of(
         table: Table,
         y: np.ndarray,
-        counts: Any,
+        counts: Vector | None,
         *,
         group: Group,
         columns: tuple[Any, ...] | None,

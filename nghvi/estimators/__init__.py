@@ -3,7 +3,8 @@
 from typing import Any
 
 from nghvi._core.errors import DataError, suggest
-from nghvi.data.frame import stated_order
+from nghvi._typing import Place
+from nghvi.data.frame import Tabular, stated_order
 from nghvi.estimators.classifier import MixedClassifier as MixedClassifier
 from nghvi.estimators.fitting import EVERY
 from nghvi.estimators.reader import response_column
@@ -14,10 +15,10 @@ from nghvi.responses import RESPONSES, Response
 
 def mixed(
     formula: str,
-    data: Any,
-    response: Any = "auto",
+    data: Tabular,
+    response: str | Response = "auto",
     hidden: tuple[int, ...] | None = None,
-    checkpoint: Any = None,
+    checkpoint: Place | None = None,
     every: float = EVERY,
     **settings: Any,
 ) -> MixedRegressor | MixedClassifier:

@@ -1,16 +1,18 @@
 """What both estimators have in common: settings, the fit, and what can be asked of it."""
 
 import copy
-import pathlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 
+from nghvi._core.response import Response
 from nghvi._sklearn import Estimator, check_is_fitted
+from nghvi._typing import Place
 from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import Column, DataError, Group
+from nghvi.data.frame import Column, DataError, Group, Tabular, Vector
 from nghvi.data.source import GroupedDataset, Groups, Source
 from nghvi.estimators import checks, choices, tables
 from nghvi.estimators.assembly import assemble
@@ -61,7 +63,7 @@ class MixedEstimator(Estimator):
         trunk: Any = None,
         skip: bool | str = "auto",
         random: Any = "auto",
-        response: Any = "auto",
+        response: str | Response = "auto",
         trials: Column | float | None = None,
         exposure: Column | float | None = None,
         censored: tuple[Any, Any] | None = None,
@@ -114,11 +116,11 @@ class MixedEstimator(Estimator):
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
-        counts: Any = None,
-        validation: Any = None,
-        checkpoint: Any = None,
+        X: Tabular | GroupedDataset,
+        y: Vector | None = None,
+        counts: Vector | None = None,
+        validation: tuple[Tabular, Vector] | None = None,
+        checkpoint: Place | None = None,
         every: float = EVERY,
     ) -> Self:
         """Fit the model and return the estimator itself.
@@ -161,7 +163,7 @@ class MixedEstimator(Estimator):
         self.seconds_ = time.perf_counter() - begun
         return self
 
-    def _usual_response(self, X: Any, y: Any) -> str:
+    def _usual_response(self, X: Tabular | GroupedDataset, y: Vector | None) -> str:
         """Return the name of the response that "auto" stands for with these data."""
         return self.usual_response
 
@@ -276,7 +278,7 @@ class MixedEstimator(Estimator):
         """Return variances and covariances of the effects, one per row, like :meth:`summary`."""
         return tables.covariance_table(self._fitted, level)
 
-    def group_effects(self, factor: Any = None) -> pd.DataFrame:
+    def group_effects(self, factor: Column | None = None) -> pd.DataFrame:
         """Return posterior mean and sd of every group's effects, one row per group.
 
         ``factor`` names the grouping factor; it is needed only if there are several.
@@ -307,7 +309,7 @@ class MixedEstimator(Estimator):
         """
         return tables.sensitivity_table(self._fitted)
 
-    def loo(self, X: Any, y: Any, draws: int = 2000, seed: int = 0) -> "Loo":
+    def loo(self, X: Tabular, y: Vector, draws: int = 2000, seed: int = 0) -> "Loo":
         """Return leave-one-out cross-validation of the rows of the fit, without refitting (PSIS).
 
         ``X`` and ``y`` are all rows of the fit. One row is left out at a time, not a group: to see
@@ -324,7 +326,7 @@ class MixedEstimator(Estimator):
         return checks.leave_one_out(self.posterior_, rows, int(draws), int(seed))
 
     def check_rows(
-        self, X: Any, y: Any, draws: int = 1000, seed: int = 0, most: int | None = None
+        self, X: Tabular, y: Vector, draws: int = 1000, seed: int = 0, most: int | None = None
     ) -> pd.DataFrame:
         """Compare observed responses ``y`` of the rows ``X`` with their predictions.
 
@@ -339,14 +341,16 @@ class MixedEstimator(Estimator):
         ``k_hat`` (NaN for rows that are not of the fit).
         """
         choices.check_counts(draws=draws, most=most)
-        X, y, _, kept = complete_rows(self, X, y)
-        observed = self._observed(X, y, draws=draws, seed=seed)
+        complete = complete_rows(self, X, y)
+        observed = self._observed(complete.data, complete.y, draws=draws, seed=seed)
         checked = checks.checked_rows(self.posterior_, self._rows, *observed, most)
-        if kept is not None:
-            checked.index = pd.Index(kept[checked.index], name=checked.index.name)
+        if complete.kept is not None:
+            checked.index = pd.Index(complete.kept[checked.index], name=checked.index.name)
         return checked
 
-    def to_arviz(self, draws: int = 1000, seed: int = 0, X: Any = None, y: Any = None) -> Any:
+    def to_arviz(
+        self, draws: int = 1000, seed: int = 0, X: Tabular | None = None, y: Vector | None = None
+    ) -> Any:
         """Return ``draws`` posterior draws as a labelled DataTree for ArviZ.
 
         With the rows of the fit, ``X`` and ``y``, it also holds ``posterior_predictive``,
@@ -359,7 +363,7 @@ class MixedEstimator(Estimator):
         observed = None if X is None else self._rows_of_the_fit(X, y)
         return to_datatree(posterior, int(draws), int(seed), observed)
 
-    def report(self, path: Any, X: Any = None, y: Any = None) -> pathlib.Path:
+    def report(self, path: Place, X: Tabular | None = None, y: Vector | None = None) -> Path:
         """Write an HTML page about the fit to ``path``, which needs no internet; return the path.
 
         ``X`` and ``y`` are rows for predictive checks, calibration and residuals: those of the fit
@@ -372,7 +376,7 @@ class MixedEstimator(Estimator):
         return write_report(self, path, X, y)
 
     def sample_predictive(
-        self, X: Any, draws: int = 1000, seed: int = 0, which: str = "known"
+        self, X: Tabular, draws: int = 1000, seed: int = 0, which: str = "known"
     ) -> np.ndarray:
         """Draw jointly from the posterior predictive distribution; the shape is (draws, rows).
 
@@ -383,13 +387,13 @@ class MixedEstimator(Estimator):
         return raw_responses(self.posterior_, request, predictive.sample(self.posterior_, request))
 
     def log_score(
-        self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+        self, X: Tabular, y: Vector, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> float:
         """Return the mean of :meth:`log_densities`; larger is better."""
         return float(np.mean(self.log_densities(X, y, which, draws, seed)))
 
     def log_densities(
-        self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+        self, X: Tabular, y: Vector, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> np.ndarray:
         """Return the log predictive density of each response ``y``, or log probability if censored.
 
@@ -399,14 +403,16 @@ class MixedEstimator(Estimator):
         found = predictive.predict(self.posterior_, request, values)
         return found.log_density - self.posterior_.log_units(request.x, values)
 
-    def start_distances(self, X: Any, which: str = "known", draws: int = 500) -> np.ndarray | None:
+    def start_distances(
+        self, X: Tabular, which: str = "known", draws: int = 500
+    ) -> np.ndarray | None:
         """Return how far the means of a network's two starts are apart, in posterior sds.
 
         The arguments are as in ``predict``. None means that the result is that of one start.
         """
         return predictive.distance_of_starts(self.posterior_, self._request(X, which, draws, 0))
 
-    def add_groups(self, X: Any, y: Any) -> Self:
+    def add_groups(self, X: Tabular, y: Vector) -> Self:
         """Return a copy that also knows the new groups in X, conditioned on their rows and y.
 
         Nothing is refitted: the posterior of the global parameters stays as it is. With several
@@ -425,21 +431,19 @@ class MixedEstimator(Estimator):
         extended._rows = Fingerprint.joined([self._rows, added])
         return extended
 
-    def save(self, path: Any) -> None:
+    def save(self, path: Place) -> None:
         """Write the fitted estimator to the file ``path``, which ``nghvi.load`` reads."""
         check_is_fitted(self)
         save(self, path)
 
-    def _request(self, X: Any, which: str, draws: int, seed: int) -> predictive.Request:
-        posterior = self._fitted
-        return self.reader_.request(posterior, X, which, draws, seed)
+    def _request(self, X: Tabular, which: str, draws: int, seed: int) -> predictive.Request:
+        return self.reader_.request(self._fitted, X, which, draws, seed)
 
     def _observed(
-        self, X: Any, y: Any, which: str = "known", draws: int = 1, seed: int = 0
+        self, X: Tabular, y: Vector | None, which: str = "known", draws: int = 1, seed: int = 0
     ) -> tuple[predictive.Request, np.ndarray]:
-        posterior = self._fitted
-        return self.reader_.observed(posterior, X, y, which, draws, seed)
+        return self.reader_.observed(self._fitted, X, y, which, draws, seed)
 
-    def _rows_of_the_fit(self, X: Any, y: Any) -> Observed:
+    def _rows_of_the_fit(self, X: Tabular, y: Vector | None) -> Observed:
         X, y = complete_rows(self, X, y)[:2]
         return checks.rows_of_the_fit(self.posterior_, self._rows, *self._observed(X, y))

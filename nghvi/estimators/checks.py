@@ -6,14 +6,14 @@ response. :func:`compare` takes several fitted models and ranks them by leave-on
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
 from nghvi._core.errors import warn
 from nghvi.data.fingerprint import Fingerprint
-from nghvi.data.frame import DataError
+from nghvi.data.frame import DataError, Tabular, Vector
 from nghvi.formula import parse
 from nghvi.posterior import pointwise
 from nghvi.posterior.left_out import LeftOut, leave_out, left_out, raw_densities
@@ -147,8 +147,8 @@ def _fingerprint(posterior: MixedPosterior, request: Request, values: np.ndarray
 
 def compare(
     models: Mapping[str, Any] | Sequence[Any],
-    X: Any = None,
-    y: Any = None,
+    X: Tabular | None = None,
+    y: Vector | None = None,
     draws: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -200,7 +200,9 @@ def compare(
     return pd.DataFrame(rows, index=pd.Index(order, name="model"))
 
 
-def _loo(name: Any, model: Any, X: Any, y: Any, draws: int, seed: int) -> "Loo":
+def _loo(
+    name: Any, model: Any, X: Tabular | None, y: Vector | None, draws: int, seed: int
+) -> "Loo":
     from nghvi.posterior.arviz import Loo
 
     if isinstance(model, Loo):
@@ -214,7 +216,7 @@ def _loo(name: Any, model: Any, X: Any, y: Any, draws: int, seed: int) -> "Loo":
         raise DataError("compare: fitted models need X and y, the rows of the fit.")
     own = list(getattr(model, "feature_names_in_", ()))
     readable = own and set(own) <= set(getattr(X, "columns", ()))
-    return model.loo(X[own] if readable else X, y, draws, seed)
+    return model.loo(cast(Any, X)[own] if readable else X, y, draws, seed)
 
 
 def _check_responses(models: Mapping[str, Any]) -> None:

@@ -320,7 +320,7 @@ def choose_priors(priors: Any, covariance: str) -> Priors:
     return dataclasses.replace(priors, effects=effects)
 
 
-def choose_response(response: Any, usual: str, *, classes: bool) -> Response:
+def choose_response(response: str | Response, usual: str, *, classes: bool) -> Response:
     """Return the response, given by name or as an object, if the estimator supports it.
 
     ``usual`` is the name that "auto" stands for; ``classes`` says that the estimator is a

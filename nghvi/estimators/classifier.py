@@ -4,7 +4,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from nghvi.data.frame import stated_order
+from nghvi.data.frame import Tabular, Vector, stated_order
+from nghvi.data.source import GroupedDataset
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.reader import DRAWS, response_column
 from nghvi.posterior import predictive
@@ -24,7 +25,7 @@ class MixedClassifier(MixedEstimator):
     usual_response, ordered_response = "probit", "ordered-probit"
     of_classes = True
 
-    def _usual_response(self, X: Any, y: Any) -> str:
+    def _usual_response(self, X: Tabular | GroupedDataset, y: Vector | None) -> str:
         order = stated_order(response_column(self.formula, X, y))
         return self.usual_response if order is None or len(order) <= 2 else self.ordered_response
 
@@ -34,7 +35,7 @@ class MixedClassifier(MixedEstimator):
         return cast(np.ndarray, self.reader_.classes)
 
     def predict_proba(
-        self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+        self, X: Tabular, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> np.ndarray:
         """Return the predictive probability of every class, one row per row of X.
 
@@ -52,7 +53,7 @@ class MixedClassifier(MixedEstimator):
         ]
         return np.diff(np.column_stack([np.zeros(n), *up_to, np.ones(n)]), axis=1)
 
-    def predict(self, X: Any, which: str = "known", draws: int = DRAWS, seed: int = 0) -> Any:
+    def predict(self, X: Tabular, which: str = "known", draws: int = DRAWS, seed: int = 0) -> Any:
         """Return the most probable class of each row; arguments as for :meth:`predict_proba`."""
         probability = self.predict_proba(X, which, draws, seed)
         return self.classes_[np.argmax(probability, axis=1)]

@@ -11,7 +11,6 @@ corrected by importance weights, and coefficients of the columns themselves.
 import dataclasses
 import hashlib
 import numbers
-import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -24,10 +23,11 @@ import numpy as np
 from nghvi._core.hosts import is_first
 from nghvi._core.hybrid import Info
 from nghvi._sklearn import Estimator, copied
-from nghvi._typing import Data
+from nghvi._typing import Data, Place
 from nghvi.data import Rows
-from nghvi.data.frame import DataError, columns_of
+from nghvi.data.frame import DataError, Tabular, Vector, columns_of
 from nghvi.data.scaling import Scaling
+from nghvi.data.source import GroupedDataset
 from nghvi.data.working_copy import StreamedRows
 from nghvi.estimators import tables
 from nghvi.estimators.choices import choose_seed
@@ -63,11 +63,11 @@ predict new groups better."""
 class Kept(NamedTuple):
     """Where and how often a fit saves checkpoints."""
 
-    directory: str | os.PathLike
+    directory: Place
     every: float
 
     @staticmethod
-    def of(checkpoint: str | os.PathLike | None, every: float) -> "Kept | None":
+    def of(checkpoint: Place | None, every: float) -> "Kept | None":
         """Return what the caller of ``fit`` asked for, None if no checkpoints."""
         if isinstance(every, bool) or not isinstance(every, numbers.Real) or not every >= 0:
             raise DataError(
@@ -230,7 +230,13 @@ def size_if_nothing(posterior: MixedPosterior) -> float | None:
     return posterior.model.trunk.size_of(found.weights) if posterior.model.given_up(found) else None
 
 
-def adopt_linear(estimator: "MixedEstimator", size: float, X: Any, y: Any, counts: Any) -> None:
+def adopt_linear(
+    estimator: "MixedEstimator",
+    size: float,
+    X: Tabular | GroupedDataset,
+    y: Vector | None,
+    counts: Vector | None,
+) -> None:
     """Replace the estimator's result by the best linear model that the network contains.
 
     It has intercepts by group, and slopes as well if the log evidence is clearly for them. If no

@@ -24,6 +24,8 @@ from nghvi.data.frame import (
     DataError,
     Group,
     Table,
+    Tabular,
+    Vector,
     column_names,
     columns_of,
     drop_missing,
@@ -70,7 +72,9 @@ SCATTERED = {
 """Attributes of estimators of earlier versions, and the fields that hold them now."""
 
 
-def complete_rows(settings: "MixedEstimator", X: Any, y: Any, counts: Any = None) -> Complete:
+def complete_rows(
+    settings: "MixedEstimator", X: Tabular, y: Vector | None, counts: Vector | None = None
+) -> Complete:
     """Return rows and responses, without those that have missing cells if missing='drop'."""
     if settings.missing not in MISSING:
         raise DataError(f"missing={settings.missing!r}: choose 'error', 'drop' or 'indicator'.")
@@ -106,13 +110,13 @@ class RowReader(NamedTuple):
     """Group columns that the settings name: those of ``spec`` without pooled categories."""
 
     @staticmethod
-    def of(settings: "MixedEstimator", X: Any, response: Response) -> "RowReader":
+    def of(settings: "MixedEstimator", X: Tabular | None, response: Response) -> "RowReader":
         """Learn a reader from an estimator's settings and training data, None for data on disk."""
         return RowReader.learn(settings, X, response)[0]
 
     @staticmethod
     def learn(
-        settings: "MixedEstimator", X: Any, response: Response
+        settings: "MixedEstimator", X: Tabular | None, response: Response
     ) -> "tuple[RowReader, Table | None]":
         """Return the same as :meth:`of`, and the table of the training data; None for None."""
         facts, group = RowFacts.of(settings), chosen_group(settings.group)
@@ -120,7 +124,9 @@ class RowReader(NamedTuple):
         indicator = settings.missing == "indicator"
         design, coding, table, quantiles, commonest = None, None, None, None, None
         if settings.formula is not None:
-            design, table, inputs = learn_and_read(settings.formula, X, indicator=indicator)
+            design, table, inputs = learn_and_read(
+                settings.formula, cast(Tabular, X), indicator=indicator
+            )
             quantiles, commonest = typical_inputs(inputs)
         elif X is not None:
             deep, cells = is_deep(settings.hidden, settings.trunk), facts.cells(X, group)
@@ -206,7 +212,7 @@ class RowReader(NamedTuple):
     def _group(self) -> Group:
         return self.spec.group if self.coding is None else self.group
 
-    def table(self, X: Any, *, grouped: bool = True) -> Table:
+    def table(self, X: Tabular, *, grouped: bool = True) -> Table:
         """Return inputs and group labels of rows; ``grouped`` requires the group column."""
         if self.design is not None:
             return self.design.table(X, grouped=grouped)
@@ -223,7 +229,7 @@ class RowReader(NamedTuple):
         table = self.facts.beside(coding.table(cells, by_name=by_name), X)
         return table if needed else table._replace(group=None)
 
-    def read_response(self, X: Any, y: Any, num_rows: int) -> np.ndarray:
+    def read_response(self, X: Tabular, y: Vector | None, num_rows: int) -> np.ndarray:
         """Return the responses of training or validation data, checked."""
         if self.design is not None:
             y = response_given(self.design.formula, X, y)
@@ -239,7 +245,12 @@ class RowReader(NamedTuple):
         return scaling.apply(add_intercept(table.values, self.spec.intercept))
 
     def request(
-        self, posterior: MixedPosterior, X: Any, which: str = "known", draws: int = 1, seed: int = 0
+        self,
+        posterior: MixedPosterior,
+        X: Tabular,
+        which: str = "known",
+        draws: int = 1,
+        seed: int = 0,
     ) -> Request:
         """Return a request for predictions; ``which`` says which effects to predict with."""
         if which not in WHICH:
@@ -256,8 +267,8 @@ class RowReader(NamedTuple):
     def observed(
         self,
         posterior: MixedPosterior,
-        X: Any,
-        y: Any,
+        X: Tabular,
+        y: Vector | None,
         which: str = "known",
         draws: int = 1,
         seed: int = 0,
@@ -267,7 +278,7 @@ class RowReader(NamedTuple):
         request = self.request(posterior, X, which, draws, seed)
         return request, self.responses(posterior, request.x, y)
 
-    def responses(self, posterior: MixedPosterior, x: np.ndarray, y: Any) -> np.ndarray:
+    def responses(self, posterior: MixedPosterior, x: np.ndarray, y: Vector | None) -> np.ndarray:
         """Return observed responses on the fitted scale, checked; ``x`` are their scaled rows."""
         name = self.response_name(y)
         raw = self.values(read_response(y, len(x), name), name)
@@ -282,7 +293,7 @@ class RowReader(NamedTuple):
         known = self.classes
         return measurements(response, name) if known is None else places_of(response, known)
 
-    def response_name(self, y: Any = None) -> str:
+    def response_name(self, y: Vector | None = None) -> str:
         """Return the name of the response: the left-hand side of a formula, or the name of y."""
         if self.design is not None:
             return parse(self.design.formula).response
@@ -290,23 +301,27 @@ class RowReader(NamedTuple):
         return name if isinstance(name, str) and name else "y"
 
 
-def response_column(formula: str | None, X: Any, y: Any) -> Any:
+def response_column(formula: str | None, X: Tabular | GroupedDataset, y: Vector | None) -> Any:
     """Return the response as it was passed: y, or the column that the formula names."""
     if y is not None or formula is None:
         return y
     name = parse(formula).response
-    return X[name] if name in column_names(X) else y
+    return cast(Any, X)[name] if name in column_names(cast(Tabular, X)) else y
 
 
 def read_to_fit(
-    settings: "MixedEstimator", X: Any, y: Any, counts: Any, response: Response
+    settings: "MixedEstimator",
+    X: Tabular | GroupedDataset,
+    y: Vector | None,
+    counts: Vector | None,
+    response: Response,
 ) -> tuple[RowReader, Source]:
     """Read training data; return a reader for further rows, and the source of these.
 
     ``settings`` is an estimator; ``X``, ``y`` and ``counts`` are the arguments of its ``fit``.
     """
     if isinstance(X, GroupedDataset):
-        return _read_from_disk(settings, X, y, response)
+        return _read_from_disk(settings, X, str(y), response)
     if X is None:
         raise DataError("X is None; pass a data frame or an array with one row per observation.")
     complete = complete_rows(settings, X, y, counts)

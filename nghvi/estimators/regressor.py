@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from nghvi._core.errors import warn
+from nghvi.data.frame import Tabular, Vector
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.checks import why_not_of_the_fit
 from nghvi.estimators.reader import DRAWS, raw_responses
@@ -35,16 +36,17 @@ class MixedRegressor(MixedEstimator):
     skip
         Whether the inputs are features beside those of the network, ``(1, x, size h(x))`` with a
         learnt size. The deep model then contains the linear one, which is returned if the network
-        adds nothing. "auto", the default, does so with hidden layers, a Gaussian response, default
-        priors and ``method="auto"``. False is the model of the paper.
+        adds nothing. "auto", the default, does so with ``hidden``, default priors and
+        ``method="auto"``. False is the model of the paper.
     random
         Features whose coefficients vary by group: "intercept", "all", a list such as
         ["intercept", "Days"], or "auto", the default. "auto" means "intercept" for linear models
         and all features with hidden layers. With ``skip`` it leaves out inputs that are constant
         within every group, all inputs if more than 20 vary, and what the network learns if there
-        are fewer than 50 groups. With several factors the setting holds for all, or is a
-        dictionary by factor: {"firm": "all", "month": "intercept"}; "auto" with hidden layers then
-        applies to the factor with the most levels, and the others have intercepts.
+        are fewer than 50 groups; if the response is not Gaussian it means "intercept". With several
+        factors the setting holds for all, or is a dictionary by factor: {"firm": "all", "month":
+        "intercept"}; "auto" with hidden layers then applies to the factor with the most levels, and
+        the others have intercepts.
     response
         "gaussian" (the default, "auto"), another of ``nghvi.responses.RESPONSES`` by name, such as
         "student-t" for noise with outliers or "poisson" for counts, or a response object.
@@ -86,8 +88,9 @@ class MixedRegressor(MixedEstimator):
     steps
         Number of steps for a network or a method other than "auto"; None, the default, chooses it.
     n_starts
-        Number of random starts of a network, the best of which continues; "auto", the default, is
-        3, or 6 for a response that is not Gaussian.
+        Number of random starts of a network. With ``skip`` the two best are continued and mixed,
+        otherwise the best. "auto", the default, is 3, or 6 if the response is not Gaussian and
+        ``skip`` is False.
     latents
         Whether to "integrate" or "sample" the effects; "auto", the default, integrates where that
         is accurate and cheap.
@@ -139,7 +142,7 @@ class MixedRegressor(MixedEstimator):
 
     def predict(
         self,
-        X: Any,
+        X: Tabular,
         return_std: bool = False,
         which: str = "known",
         draws: int = DRAWS,
@@ -166,7 +169,12 @@ class MixedRegressor(MixedEstimator):
         return (mean, scaling.y_scale * found.sd) if return_std else mean
 
     def predict_interval(
-        self, X: Any, level: float = 0.9, which: str = "known", draws: int = DRAWS, seed: int = 0
+        self,
+        X: Tabular,
+        level: float = 0.9,
+        which: str = "known",
+        draws: int = DRAWS,
+        seed: int = 0,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower and the upper ends of each row's central predictive interval.
 
@@ -183,7 +191,7 @@ class MixedRegressor(MixedEstimator):
         )
 
     def pit(
-        self, X: Any, y: Any, which: str = "known", draws: int = DRAWS, seed: int = 0
+        self, X: Tabular, y: Vector, which: str = "known", draws: int = DRAWS, seed: int = 0
     ) -> np.ndarray:
         """Return the predictive probability P(Y <= y) of each row, uniform if calibrated.
 

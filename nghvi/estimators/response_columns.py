@@ -23,6 +23,8 @@ from nghvi.data.frame import (
     Cells,
     DataError,
     Table,
+    Tabular,
+    Vector,
     column_names,
     divide_columns,
     finite_bounds,
@@ -114,7 +116,7 @@ def _distinct(y: np.ndarray) -> np.ndarray:
         ) from None
 
 
-def warn_of_order(data: Any, y: Any) -> None:
+def warn_of_order(data: Tabular, y: Vector | None) -> None:
     """Warn if the labels of the rows of y are those of the data in another order."""
     own, other = getattr(data, "index", None), getattr(y, "index", None)
     if not (isinstance(own, pd.Index) and isinstance(other, pd.Index)) or own.equals(other):
@@ -236,13 +238,13 @@ class RowFacts(NamedTuple):
         """Return the setting that names a column."""
         return next(fact.setting for fact in self.stated if fact.said == column)
 
-    def cells(self, data: Any, group: Any, chosen: Iterable[str] | None = None) -> Cells:
+    def cells(self, data: Tabular, group: Any, chosen: Iterable[str] | None = None) -> Cells:
         """Read inputs and groups of the data; ``chosen`` names the inputs, None reads all."""
         if self.stated:
             self._check_columns(data, group)
         return read_cells(divide_columns(data, self.columns)[0], group, chosen)
 
-    def beside(self, table: Table, data: Any) -> Table:
+    def beside(self, table: Table, data: Tabular) -> Table:
         """Return the table with the facts about the rows appended to its inputs."""
         if not self.stated:
             return table
@@ -256,7 +258,7 @@ class RowFacts(NamedTuple):
         made = (fact for fact in self.stated if fact.said == column)
         return {fact.label: fact.values({column: np.array([value])}, 1).item() for fact in made}
 
-    def _check_columns(self, data: Any, group: Any) -> None:
+    def _check_columns(self, data: Tabular, group: Any) -> None:
         there = column_names(data)
         for fact in self.stated:
             if not isinstance(fact.said, str) or fact.said in there:

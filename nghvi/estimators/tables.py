@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nghvi.data.frame import DataError
+from nghvi.data.frame import Column, DataError
 from nghvi.inference import Inference
 from nghvi.posterior.mixed_posterior import MixedPosterior
 from nghvi.posterior.prior_influence import (
@@ -293,7 +293,7 @@ def typical_inputs(raw: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
     return quantiles, {c: v for c, v in others.items() if isinstance(v, str | bool | np.bool_)}
 
 
-def effects_table(posterior: MixedPosterior, factor: Any = None) -> pd.DataFrame:
+def effects_table(posterior: MixedPosterior, factor: Column | None = None) -> pd.DataFrame:
     """Return posterior mean and sd of every effect; ``factor`` names one of several factors."""
     names = posterior.names
     effects, levels, heading, chosen = names.effects, names.groups, "group", 0
@@ -307,7 +307,7 @@ def effects_table(posterior: MixedPosterior, factor: Any = None) -> pd.DataFrame
     return pd.DataFrame(columns, index=pd.Index(levels, name=heading))
 
 
-def _place_of_factor(posterior: MixedPosterior, factor: Any) -> int:
+def _place_of_factor(posterior: MixedPosterior, factor: Column | None) -> int:
     known = [each.name for each in posterior.names.factors]
     if factor is None or str(factor) not in known:
         raise DataError(

@@ -22,6 +22,8 @@ from nghvi.data.coding import NO_GAPS, Gaps
 from nghvi.data.frame import (
     DataError,
     Table,
+    Tabular,
+    Vector,
     check_finite,
     column_names,
     finite_bounds,
@@ -82,11 +84,11 @@ class Design(NamedTuple):
         # A column with an indicator is not alone: a value for a missing cell changes both.
         return tuple(name for name in alone if name not in self.gaps.fillings)
 
-    def raw_inputs(self, data: Any) -> pd.DataFrame:
+    def raw_inputs(self, data: Tabular) -> pd.DataFrame:
         """Return the inputs in a data frame as they are, gaps included."""
         return read_columns(data, self.inputs, bounds_of(self.formula), self.gaps.fillings)
 
-    def table(self, data: Any, *, grouped: bool = True) -> Table:
+    def table(self, data: Tabular, *, grouped: bool = True) -> Table:
         """Make the design's columns from a raw data frame, and read its groups if ``grouped``."""
         syntax = parse(self.formula)
         syntax = syntax if grouped else syntax.ungrouped()
@@ -112,13 +114,13 @@ class _Read(NamedTuple):
     learnt: Learnt
 
 
-def learn(formula: str, data: Any, *, indicator: bool = False) -> Design:
+def learn(formula: str, data: Tabular, *, indicator: bool = False) -> Design:
     """Learn a design from the training data; arguments as in :func:`learn_and_read`."""
     return learn_and_read(formula, data, indicator=indicator)[0]
 
 
 def learn_and_read(
-    formula: str, data: Any, *, indicator: bool = False
+    formula: str, data: Tabular, *, indicator: bool = False
 ) -> tuple[Design, Table, pd.DataFrame]:
     """Learn a design; return the table that it makes of the training data, and its inputs, too.
 
@@ -160,7 +162,7 @@ def _known_variables(syntax: Syntax) -> tuple[str, ...]:
     return _named(syntax, _known_texts(syntax))
 
 
-def _read_complete(syntax: Syntax, data: Any) -> None:
+def _read_complete(syntax: Syntax, data: Tabular) -> None:
     """Raise an error if a cell is missing in a column that is never filled in."""
     read_columns(data, _known_variables(syntax), bounds_of(syntax.text), remedy=KNOWN)
     read_columns(data, syntax.group_columns, remedy=LABELLED)
@@ -268,7 +270,7 @@ def bounds_of(formula: str) -> tuple[str, ...]:
     return tuple(name for name in _variables(syntax) if name in texts)
 
 
-def response_of(formula: str, data: Any) -> np.ndarray:
+def response_of(formula: str, data: Tabular) -> np.ndarray:
     """Return the values of the left-hand side: a column as it is, or a computed expression."""
     syntax = parse(formula)
     terms = terms_of(syntax, f"0 + {syntax.response}")
@@ -284,7 +286,7 @@ def response_of(formula: str, data: Any) -> np.ndarray:
     return side.values[:, 0]
 
 
-def response_given(formula: str, data: Any, y: Any) -> Any:
+def response_given(formula: str, data: Tabular, y: Vector | None) -> Any:
     """Return the response of a fit: the left-hand side of the formula, which ``y`` must match.
 
     ``y`` may be None, the name on the left-hand side, or the values. The values are needed only

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nghvi import interpret
 from nghvi._core.errors import InputError
-from nghvi.data.frame import DataError
+from nghvi.data.frame import DataError, Tabular
 from nghvi.estimators import tables
 from nghvi.estimators._base import MixedEstimator
 
@@ -209,7 +209,7 @@ def lek(
 def partial_dependence(
     estimator: MixedEstimator,
     variable: Any,
-    X: Any,
+    X: Tabular,
     groups: Any = None,
     ax: Axes | None = None,
     **settings: Any,
@@ -226,7 +226,7 @@ def partial_dependence(
 
 def variance_share(
     estimator: MixedEstimator,
-    X: Any = None,
+    X: Tabular | None = None,
     ax: Axes | None = None,
     most: int = 20,
     **settings: Any,

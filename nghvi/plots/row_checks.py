@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.ndimage import gaussian_filter1d
 from scipy.special import bdtr
 
+from nghvi.data.frame import Tabular, Vector
 from nghvi.estimators._base import MixedEstimator
 from nghvi.plots.pictures import (
     BLUE,
@@ -28,8 +29,8 @@ LEVEL = 0.9
 
 def predictive_check(
     estimator: MixedEstimator,
-    X: Any,
-    y: Any,
+    X: Tabular,
+    y: Vector,
     ax: Axes | None = None,
     draws: int = 50,
     seed: int = 0,
@@ -95,7 +96,7 @@ def _bars(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:
     ax.set(xlabel="response", ylabel="rows", ylim=(0, None))
 
 
-def _cells(estimator: MixedEstimator, X: Any, replicated: np.ndarray) -> np.ndarray:
+def _cells(estimator: MixedEstimator, X: Tabular, replicated: np.ndarray) -> np.ndarray:
     """Return a number for every row: its group's, or the tenth of its probability."""
     if len(estimator.groups_):
         return estimator.reader_.request(estimator.posterior_, X).codes
@@ -120,7 +121,7 @@ def _shares(y: np.ndarray, replicated: np.ndarray, cells: np.ndarray, kind: str,
 
 
 def calibration(
-    estimator: MixedEstimator, X: Any, y: Any, ax: Any = None, **settings: Any
+    estimator: MixedEstimator, X: Tabular, y: Vector, ax: Any = None, **settings: Any
 ) -> np.ndarray:
     """Draw in two panels whether predicted probabilities agree with observed frequencies.
 
@@ -192,7 +193,7 @@ def _reliability(checked: pd.DataFrame, second: str, ax: Axes) -> None:
 
 
 def residuals(
-    estimator: MixedEstimator, X: Any, y: Any, ax: Axes | None = None, **settings: Any
+    estimator: MixedEstimator, X: Tabular, y: Vector, ax: Axes | None = None, **settings: Any
 ) -> Axes:
     """Draw residuals against predictions, with averages; settings as in ``check_rows``.
 

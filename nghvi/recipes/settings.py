@@ -44,7 +44,8 @@ class Settings:
         Number of steps of a published rule, or of one start of a network. None leaves it to the
         recipe.
     n_starts
-        Number of random starts of a model with many modes, of which the best is continued.
+        Number of random starts of a model with many modes, of which the best is continued, or the
+        two best are continued and mixed.
     latents
         ``"integrate"`` or ``"sample"`` the latent variables; ``"auto"`` integrates where that is
         exact and cheap.

@@ -1,12 +1,11 @@
 """The page as a whole, and its file."""
 
 import datetime
-import os
 import pathlib
-from typing import Any
 
 from nghvi._core.errors import StorageError
-from nghvi.data.frame import DataError
+from nghvi._typing import Place
+from nghvi.data.frame import DataError, Tabular, Vector
 from nghvi.estimators._base import MixedEstimator
 from nghvi.report.html import CSS, Gallery, Html, element, paragraph
 from nghvi.report.sections import MOST_ROWS, Subject, page_sections
@@ -16,13 +15,16 @@ TITLES = {True: "Report of a mixed classification", False: "Report of a mixed re
 
 
 def write_report(
-    estimator: MixedEstimator, path: str | os.PathLike, X: Any = None, y: Any = None
+    estimator: MixedEstimator,
+    path: Place,
+    X: Tabular | None = None,
+    y: Vector | None = None,
 ) -> pathlib.Path:
     """Write the page to ``path``; an existing file is replaced completely or not at all."""
     place = place_of(path)
     if (X is None) != (y is None):
         raise DataError("report: give both X and y, or neither.")
-    checked = None if X is None else estimator.check_rows(X, y, most=MOST_ROWS)
+    checked = None if X is None or y is None else estimator.check_rows(X, y, most=MOST_ROWS)
     content = page(Subject(estimator, X, y, checked, Gallery()))
     try:
         with replaced(place) as file:

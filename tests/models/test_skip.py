@@ -19,7 +19,9 @@ from nghvi._core.model import MarginalModel
 from nghvi._core.score import Emphasised, Faint, Integrated
 from nghvi._core.step_rules import NaturalSteps
 from nghvi.data import Panel, Rows
+from nghvi.estimators.assembly import assemble
 from nghvi.estimators.fitting import clearly_best
+from nghvi.estimators.reader import read_to_fit
 from nghvi.estimators.response_columns import RowFacts
 from nghvi.estimators.spec import Spec, Structure, follow_data
 from nghvi.families import FactorGaussian, Point
@@ -244,6 +246,13 @@ def test_few_groups_have_no_effects_of_what_is_learnt_by_default():
     assert effects == list(made.features)
 
 
+def assembled(**settings):
+    """The model of a fit, which warns as it is assembled."""
+    estimator = nghvi.MixedRegressor("g", hidden=(2,), **settings)
+    reader, source = read_to_fit(estimator, *line_frame(), None, Gaussian())
+    return assemble(estimator, reader.spec, source, Gaussian()).model
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -253,10 +262,15 @@ def test_few_groups_have_no_effects_of_what_is_learnt_by_default():
     ],
 )
 def test_what_is_asked_for_and_does_harm_is_pointed_at(settings, said):
-    frame, y = line_frame()
-    model = nghvi.MixedRegressor("g", hidden=(2,), steps=1, n_starts=1, **settings)
     with pytest.warns(nghvi.DataWarning, match=said) as found:
-        model.fit(frame, y)
+        assembled(**settings)
+    assert len(found) == 1
+
+
+def test_the_warning_comes_once_in_a_fit():
+    model = nghvi.MixedRegressor("g", hidden=(2,), steps=1, n_starts=1, random="all")
+    with pytest.warns(nghvi.DataWarning, match="learns") as found:
+        model.fit(*line_frame())
     assert len(found) == 1
 
 
@@ -268,8 +282,7 @@ def test_networks_without_closed_form_have_intercepts_by_group():
 
 @pytest.mark.parametrize("settings", [{"skip": False}, {"random": "intercept"}])
 def test_what_does_no_harm_is_not_pointed_at(settings):
-    model = nghvi.MixedRegressor("g", hidden=(2,), steps=1, n_starts=1, **settings)
-    model.fit(*line_frame())  # warnings are errors
+    assert not assembled(**settings).trunk.linear  # warnings are errors
 
 
 def wave_frame(num_groups=6, size=25, seed=6):
