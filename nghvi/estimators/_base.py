@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from nghvi._core.response import Response
 from nghvi._sklearn import Estimator, check_is_fitted
 from nghvi._typing import Place
 from nghvi.data.fingerprint import Fingerprint
@@ -63,7 +62,7 @@ class MixedEstimator(Estimator):
         trunk: Any = None,
         skip: bool | str = "auto",
         random: Any = "auto",
-        response: str | Response = "auto",
+        response: Any = "auto",
         trials: Column | float | None = None,
         exposure: Column | float | None = None,
         censored: tuple[Any, Any] | None = None,
@@ -437,12 +436,14 @@ class MixedEstimator(Estimator):
         save(self, path)
 
     def _request(self, X: Tabular, which: str, draws: int, seed: int) -> predictive.Request:
-        return self.reader_.request(self._fitted, X, which, draws, seed)
+        posterior = self._fitted
+        return self.reader_.request(posterior, X, which, draws, seed)
 
     def _observed(
         self, X: Tabular, y: Vector | None, which: str = "known", draws: int = 1, seed: int = 0
     ) -> tuple[predictive.Request, np.ndarray]:
-        return self.reader_.observed(self._fitted, X, y, which, draws, seed)
+        posterior = self._fitted
+        return self.reader_.observed(posterior, X, y, which, draws, seed)
 
     def _rows_of_the_fit(self, X: Tabular, y: Vector | None) -> Observed:
         X, y = complete_rows(self, X, y)[:2]
