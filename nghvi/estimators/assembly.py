@@ -23,6 +23,7 @@ from nghvi.estimators.columns import (
     centred_columns,
     warn_about_design,
     warn_about_meaning,
+    warn_about_one_class,
     warn_about_origin,
     warn_about_prior,
     warn_about_separation,
@@ -85,7 +86,7 @@ def assemble(
             bound.check_facts(source.inputs[number:])
         source.check(bound)
     if source.complete:
-        _warn(settings, spec, structure, sample, source, response)
+        _warn(settings, spec, structure, sample, source, bound)
     known = sample.x[:, number - len(spec.known_coef) :] @ np.array(spec.known_coef)
     response = bound.suited(sample.y, known, intercept=spec.intercept or spec.deep).given(None)
     of_x, of_y = _of_columns(source, spec), _of_response(source, response, known)
@@ -300,8 +301,10 @@ def _warn(
     one = None if spec.several else codes
     shown, own = features[:num_fixed], structure.effects[0]
     warn_about_design(x[:, :num_fixed], shown, one, own, noise=noise)
-    if response.classes and not response.takes_intercept:
-        warn_about_separation(x[:, :num_fixed], shown, sample.y, one, spec.group)
+    if response.support.discrete:
+        warn_about_separation(x[:, :num_fixed], shown, sample.y, response.support)
+    if response.support.two_valued and one is not None:
+        warn_about_one_class(sample.y, one, spec.group)
     if not settings.standardize and isinstance(structure.priors.effects, HuangWand):
         for own in structure.effects:
             warn_about_origin(x, features, own)

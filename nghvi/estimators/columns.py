@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from nghvi._core.errors import warn
+from nghvi._core.response import Support
 from nghvi.data.frame import DataError
 from nghvi.networks import Tamed, Trunk
 from nghvi.priors import EffectsPrior
@@ -30,6 +31,7 @@ HEAVY = 1.5
 """The ratio of sd to robust unit from which on a column has heavy tails."""
 FEW_VALUES = 10
 """Columns with at most so many different values count as codes, whatever their sd."""
+OWN_PRIOR = "state a prior that you can justify (priors=Priors(coef_sd=2.5))"
 OF_NORMAL = 1.349
 """The interquartile range of a normal distribution, in sds."""
 
@@ -167,23 +169,46 @@ def _spans_groups(x: np.ndarray, codes: np.ndarray, number: int) -> bool:
 
 
 def warn_about_separation(
-    x: np.ndarray, names: tuple[str, ...], y: np.ndarray, codes: np.ndarray | None, group: Any
+    x: np.ndarray, names: tuple[str, ...], y: np.ndarray, support: Support
 ) -> None:
-    """Warn if a column, or the groups, tell two classes apart without error.
+    """Warn of columns whose coefficient could grow without end: y is at an end of its support in
+    all rows on one side of a value, and at the other end, if there is one, in all on the other.
 
-    The likelihood then grows with the coefficient, or with the spread of the groups, without end.
+    Two classes may be told apart by a column, or all rows of one level be of the same class, or all
+    its counts 0. Counts between the ends have to share the value.
     """
-    first, second = (x[y == label] for label in (0, 1))
+    low, high = y == support.low, y == support.high
+    below, above = x[~high], x[~low]
+    if not (len(below) and len(above)):
+        return
+    ends = (below.max(axis=0), above.min(axis=0)), (above.max(axis=0), below.min(axis=0))
     copies = _copies(x, names, y)  # these are warned of as such
-    above, below = first.max(axis=0) < second.min(axis=0), first.min(axis=0) > second.max(axis=0)
-    found = zip(names, above | below, strict=True)
-    if apart := [name for name, sure in found if sure and name not in copies]:
+
+    def listed(found: np.ndarray) -> list[str]:
+        each = zip(names, found & (np.ptp(x, axis=0) > 0), strict=True)
+        return [name for name, sure in each if sure and name not in copies]
+
+    apart, touching = (
+        np.any([compare(most, least) for most, least in ends], axis=0)
+        for compare in (np.less, np.less_equal)
+    )
+    if found := listed(apart):
         _warn(
-            f"the classes are separated without error by {_list(apart)}, whose coefficient could "
+            f"the classes are separated without error by {_list(found)}, whose coefficient could "
             "be arbitrarily large; leave the column out if it follows from the response, or "
-            "state a prior that you can justify (priors=Priors(coef_sd=2.5))"
+            f"{OWN_PRIOR}"
         )
-    if codes is not None and not varies_within(y, codes):
+    if found := listed(touching & ~apart):
+        _warn(
+            f"all rows at one end of {_list(found)} have the same response, so that the "
+            "coefficient could be arbitrarily large; merge the level with another if it is rare, "
+            f"or {OWN_PRIOR}"
+        )
+
+
+def warn_about_one_class(y: np.ndarray, codes: np.ndarray, group: Any) -> None:
+    """Warn if every group has rows of one class only: the spread of the effects has no bound."""
+    if not varies_within(y, codes):
         _warn(
             f"every group of {group!r} has rows of one class only, so that the sd of the effects "
             "could be arbitrarily large; state a prior that you can justify "

@@ -1,5 +1,7 @@
 """Bad input: each case gets an error that names the place and the remedy, or a warning."""
 
+import contextlib
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -255,6 +257,28 @@ def test_inputs_that_replace_the_groups_warn():
 def test_classes_without_errors_warn(chosen, message):
     with pytest.warns(DataWarning, match=message):
         nghvi.mixed("c ~ a + (1 | g)", FRAME.assign(c=chosen.astype(int)), response="logit")
+
+
+@pytest.mark.parametrize(
+    ("side", "response"),
+    [
+        ("y | trials(n) ~ a + level + (1 | g)", "binomial"),
+        ("y ~ a + level + (1 | g)", "poisson"),
+        ("y ~ a + level + (1 | g)", "ordered-logit"),
+        ("c ~ a + level + (1 | g)", "logit"),
+    ],
+)
+@pytest.mark.parametrize(("rare", "warned"), [(0, True), (1, False)])
+def test_a_level_without_events_warns(side, response, rare, warned, monkeypatch):
+    """The fit itself is not needed: the message is about the data."""
+    monkeypatch.setattr("nghvi.estimators._base.inferred", lambda *_, **__: 1 / 0)
+    level = np.where(FRAME.index % 3 == 0, "rare", "usual")
+    y = np.where(level == "rare", rare, FRAME.index % 4)
+    data = FRAME.assign(level=level, y=y, c=(y > 0) & (FRAME.index % 6 != 3), n=5)
+    said = r"one end of 'level\[T.usual\]' have the same response.*coef_sd"
+    expected = pytest.warns(DataWarning, match=said) if warned else contextlib.nullcontext()
+    with pytest.raises(ZeroDivisionError), expected:
+        nghvi.mixed(side, data, response=response)
 
 
 def test_rows_keep_their_places_if_others_are_left_out():
