@@ -189,11 +189,12 @@ def test_table_1_is_judged_over_data_sets():
         | {"hybrid": 2.0 * seed - 4, "log_evidence": 5.0}
         for seed in range(10)
     ]
-    (said,) = example1_findings._over_data_sets(rows)
+    said, where = example1_findings._over_data_sets(rows)
+    assert where.startswith("In 1 of 1 settings the paper's difference lies")
     assert said.startswith("Reproduces: computed as published, NG-HVI with three factors is above")
     assert "above DAVI with 1000 groups and ratio 1 (in 9 of 10 data sets;" in said
     two = [*rows, *({**row, "ratio": 0.01, "davi": -39.0} for row in rows)]
-    (said,) = example1_findings._over_data_sets(two)
+    said, _ = example1_findings._over_data_sets(two)
     assert "with 1000 groups and ratios 0.01 and 1 (in 19 of 20 data sets;" in said
     assert example1_findings._over_data_sets(rows[:9])[0].startswith("Too few data sets")
     assert example1_findings._over_data_sets([]) == []
@@ -253,12 +254,12 @@ def test_nagvac_is_told_with_its_rule_and_without():
         for rule, seed in (("nagvac-published", 1), ("nagvac-published", 2))
     ]
     rows.append({**rows[0], "rule": "nagvac-program no rule", "taken": 3000})
-    corrected = [{"process": "code", "method": "nagvac", "pce_test": v} for v in (0.2, 0.4)]
+    corrected = [{"process": "code", "method": "nagvac", "pce_test": v} for v in (0.2, 0.43)]
     said = "\n".join(findings.of_controls({"controls": rows, "example3": corrected}))
     assert "reaches a test PCE of 0.1000 and 0.2000 after 10 and 20 steps on 2 data sets" in said
     assert "paper: 0.4502 after 42 steps" in said
     assert "dependent draws, reaches a test PCE of 0.1000 after 3000 steps on 1 data set (" in said
-    assert "the 2 runs of corrected NAGVAC under Example 3 have test PCEs from 0.2000 to" in said
+    assert "the 2 runs of corrected NAGVAC have test PCEs from 0.2000 to 0.4300, 1 of" in said
     (table,) = controls.tables(rows)
     assert table.frame["PCE test"].tolist() == ["0.1500 (0.4502)", "0.1000 (0.1545)"]
     assert table.frame["smallest to largest"].tolist()[0] == "0.1000 to 0.2000"

@@ -168,7 +168,7 @@ def months(held: Held) -> list[str]:
         )
         given_up = month_term.is_deep(row) and not row["network"]
         note = "; the network was dropped, so this is a linear model" * given_up
-        said.append(f"{row['factors']}, {name} {ahead} ({gains}{note}).")
+        said.append(f"With {row['factors']}, the model {name} {ahead} ({gains}{note}).")
     return said
 
 

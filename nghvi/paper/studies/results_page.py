@@ -50,15 +50,17 @@ sections below give the reasons for the verdicts, and {corrected} compares the c
 the printed one.
 
 The rows hold every number with its date, versions and commit. Where a table shows two figures, ours
-comes first and the paper's is in brackets. The methods: `nghvi` is the library's default; `ng-hvi`,
-`sg-hvi` and `davi-published` are the published algorithms with the settings of the authors'
-program; `davi` has decaying steps; `nagvac` has a correct natural gradient and fewer steps. "Not
-converged" is the library's verdict on a fit; for a published run of fixed length it means that the
-run ends short of its own optimum. Only the times under "All examples together" were measured on a
-quieter machine. All others, in the files and in the figures, were taken while it did other work
-(each row records the load), so they are not comparable with each other or with the paper's.
+comes first and the paper's is in brackets. The methods: `nghvi` is the library's default method in
+the version that a section names, for networks of the paper's structure ({today} has today's);
+`ng-hvi`, `sg-hvi` and `davi-published` are the published algorithms with the settings of the
+authors' program; `davi` has decaying steps; `nagvac` has a correct natural gradient, independent
+draws and fewer steps. "Not converged" is the library's verdict on a fit; for a published run of
+fixed length it means that the run ends short of its own optimum. Only the times under "All examples
+together" were measured on a quieter machine. All others, in the files and in the figures, were
+taken while it did other work (each row records the load), so they are not comparable with each
+other or with the paper's.
 """
-CORRECTED = "[](corrected.md)"
+CORRECTED, TODAY = "[](corrected.md)", "[](deep.md)"
 SHOWN = {
     "example1": "K|ratio|nghvi|p=0|p=3|SG p=3|DAVI|DAVI published",
     "example2a": "method|R2 train|R2 test|5-95 %|log score|steps|data sets|verdicts",
@@ -94,8 +96,8 @@ def page_text(folder: pathlib.Path, page: pathlib.Path) -> str:
     rows = {name: read_rows(folder / "rows" / f"{name}.jsonl") for name in TITLES}
     full = {name: [row for row in of if not row.get("quick")] for name, of in rows.items()}
     said = {name: SENTENCES[name](full) for name, of in full.items() if of and name in SENTENCES}
-    head, legend = HEAD.format(folder=folder.as_posix()), LEGEND.format(corrected=CORRECTED)
-    parts = [head, story(said), legend]
+    legend = LEGEND.format(corrected=CORRECTED, today=TODAY)
+    parts = [HEAD.format(folder=folder.as_posix()), story(said), legend]
     for name in TITLES:
         parts.append(section(name, folder, shown, full[name] or rows[name], said.get(name, [])))
     return "\n".join(parts)
