@@ -237,6 +237,7 @@ JUDGED_ON = (
     "careers",
     "grunfeld",
     "fair",
+    *awkward_tables.TABLES,
 )
 
 
