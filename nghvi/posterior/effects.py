@@ -22,7 +22,7 @@ from nghvi.data import Rows
 from nghvi.data.elimination import Elimination
 from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.data.panel import CrossedPanel
-from nghvi.latents import conjugate, schur
+from nghvi.latents import conjugate, integrate, schur
 from nghvi.latents.rows import whiten_design
 from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.mixed import MixedModel
@@ -117,10 +117,11 @@ class EffectsAtRows(eqx.Module):
     ) -> Predictor:
         """Return mean and variance of the effects' part of every row's predictor given theta.
 
-        ``draw`` is a key, the parameters, and a standard normal for levels whose effects have to
-        be drawn.
+        ``draw`` is a key, the parameters, and a sign. If the effects of known levels cannot be
+        integrated out they are drawn, with this sign of their deviation from the mean where that is
+        known; the variance is then that of new levels alone.
         """
-        key, params, standard = draw
+        key, params, sign = draw
         number = self.num_known(parts)
         rows = self._at_known(params, design, codes, number)
         if self.are_integrated(parts[0]):
@@ -130,17 +131,51 @@ class EffectsAtRows(eqx.Module):
         # Drawing is expensive, and predictions for the population need none.
         tables = jax.lax.cond(
             jnp.any(codes < number),
-            lambda: self._draw_for_predictor(key, params, standard, parts),
+            lambda: self._draw_for_predictor(key, params, sign, parts),
             lambda: tuple(jnp.zeros((k, r)) for k, r in levels),
         )
-        # One normal suffices: a new level's part of the predictor has variance z' Omega z. All rows
-        # share it, so that the prediction of a row does not depend on the others.
-        new = jnp.sqrt(rows.population) * standard
-        return self.at_rows(rows.design, tables, rows.position) + new, jnp.zeros(len(design))
+        return self.at_rows(rows.design, tables, rows.position), rows.population
 
     def are_integrated(self, data: Data) -> bool:
         """Return whether effects are integrated out of predictions; they are normal given theta."""
         return self.model.response.conjugate
+
+    @property
+    def num_points(self) -> int:
+        """The number of quadrature points of :meth:`at_points`; 0 if it is not available."""
+        model = self.model
+        if model.in_closed_form or not 1 <= model.num_effects <= integrate.LARGEST_PRODUCT:
+            return 0
+        return integrate.num_points(self._nodes, model.num_effects)
+
+    @property
+    def _nodes(self) -> int:
+        return max(self.model.nodes, integrate.first_nodes(self.model.num_effects))
+
+    def at_points(
+        self,
+        params: MixedParams,
+        design: Float[Array, "n r"],
+        codes: Int[Array, " n"],
+        parts: tuple[Data, ...],
+    ) -> tuple[Float[Array, "j n"], Float[Array, "j n"]]:
+        """Return the effects' part of the predictor at quadrature points, and their probabilities.
+
+        Codes of rows that belong to new groups are read as that of some known group.
+        """
+        weighed = [
+            integrate.weighed_nodes(self.model.row_problem(params, part), self._nodes)
+            for part in parts
+        ]
+        order, first = [], 0
+        for part in parts:
+            order.append(first + part.original_order)
+            first += part.num_groups
+        at = jnp.concatenate(order)[jnp.minimum(codes, first - 1)]
+        nodes = jnp.concatenate([each.nodes for each in weighed], axis=-1)[..., at]
+        shares = jnp.exp(jnp.concatenate([each.log_share for each in weighed], axis=-1)[:, at])
+        white = whiten_design(design, self.precision_factors(params)[0])
+        return jnp.sum(white.T * nodes, axis=1), shares
 
     def population_at(
         self,
@@ -179,7 +214,7 @@ class EffectsAtRows(eqx.Module):
         return self.at_rows(rows.design, (mean,), rows.position), variance
 
     def _draw_for_predictor(
-        self, key: Key, params: MixedParams, standard: Scalar, parts: tuple[Data, ...]
+        self, key: Key, params: MixedParams, sign: Scalar, parts: tuple[Data, ...]
     ) -> Effects:
         return self.draw_all(key, params, parts)
 
@@ -225,6 +260,10 @@ class FactorsAtRows(EffectsAtRows):
     """The effects of several grouping factors."""
 
     model: WithFactors
+
+    @property
+    def num_points(self) -> int:
+        return 0
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -293,9 +332,9 @@ class SummedFactorsAtRows(FactorsAtRows):
         return self.at_rows(rows.design, self.labelled(data, means), rows.position), variance
 
     def _draw_for_predictor(
-        self, key: Key, params: MixedParams, standard: Scalar, parts: tuple[Data, ...]
+        self, key: Key, params: MixedParams, sign: Scalar, parts: tuple[Data, ...]
     ) -> Effects:
-        effects = self.model.draw_effects(key, params, parts[0], jnp.sign(standard))
+        effects = self.model.draw_effects(key, params, parts[0], sign)
         return self.labelled(parts[0], effects)
 
     def mean_squares(self, params: MixedParams, data: Data) -> Float[Array, " r"]:

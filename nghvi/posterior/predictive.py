@@ -6,8 +6,10 @@ Given a draw theta_j, the linear predictor of a row with features h is normal::
     unseen group    N(h'beta, z'Omega z)           its effects come from the population
     zero            h'beta                         no effects at all
 
-The predictive distribution is the mixture over j. Where the conditional is not normal, effects
-are drawn instead: the variance is 0 and the draw is in the location.
+The predictive distribution is the mixture over j. Where the conditional is not normal, the effects
+of known groups are drawn instead: the draw is in the location. Where a mean over the mixture is all
+that is asked for, and it costs little, they are integrated by the quadrature of the fit, and those
+of new groups by the trapezoidal rule, whose grid is shifted differently for every j.
 """
 
 import dataclasses
@@ -82,7 +84,24 @@ def held(posterior: MixedPosterior, request: Request) -> tuple[MixedPosterior, R
     return posterior._replace(inference=inference), request._replace(codes=codes)
 
 
-Draw = tuple[Key, Float[Array, "... m"], Float[Array, "..."]]
+SPACING, NODES = 1.25, 8
+"""Distance of neighbouring nodes of the trapezoidal rule for new levels, in sds, and their
+number."""
+FEW_NUMBERS = 4e7
+"""How many numbers, rows times draws times nodes, a prediction by quadrature may take."""
+
+
+class Draw(NamedTuple):
+    """A draw of theta and what goes with it; many of them have a leading axis."""
+
+    key: Key
+    theta: Float[Array, "... m"]
+    sign: Float[Array, "..."]
+    """The sign of drawn deviations of the effects from their mean."""
+    nodes: Float[Array, "... j"]
+    """Standardised values of a new level's part of the predictor."""
+    share: Float[Array, "... j"]
+    """The weights of these nodes, which sum to one over all nodes and draws."""
 
 
 class Inputs(NamedTuple):
@@ -90,51 +109,73 @@ class Inputs(NamedTuple):
 
     model: MixedModel
     parts: tuple[Data, ...]
-    keys: Key
-    theta: Float[Array, "s m"]
-    standard: Float[Array, " s"]
-    """One standard normal per draw, stratified: an unseen group's effect in units of its sd."""
+    draws: Draw
     x: Float[Array, "n d"]
     codes: Int[Array, "n ..."]
     expansion: Expansion | None = None
     """Moments of the effects as functions of theta; None if they are computed for every draw."""
+    by_points: bool = False
+    """Whether effects of known groups are integrated by quadrature."""
 
     @staticmethod
-    def of(posterior: MixedPosterior, request: Request, *, averaged: bool = True) -> "Inputs":
-        """Draw theta for a request; with ``averaged`` only the mixture over draws will be used."""
+    def of(
+        posterior: MixedPosterior,
+        request: Request,
+        *,
+        averaged: bool = True,
+        nodes: bool = False,
+    ) -> "Inputs":
+        """Draw theta for a request.
+
+        ``averaged``: whether only the mixture over draws will be used; ``nodes``: whether it is
+        used for means alone, which may then be taken over several nodes per draw.
+        """
         rng = np.random.default_rng(request.seed)
-        theta = posterior.inference.pool.resample(request.draws, rng)
-        keys = jax.random.split(jax.random.key(request.seed), request.draws)
-        standard = special.ndtri((rng.permutation(request.draws) + rng.random()) / request.draws)
-        expansion = None
+        model, number, pool = posterior.model, request.draws, posterior.inference.pool
+        effects, expansion, pairs = effects_of(model), None, False
         if averaged and request.effects:
-            expansion = expanded(posterior, request.x, request.codes, request.draws)
-            if expansion is None and effects_of(posterior.model).in_pairs(posterior.parts[0]):
-                theta, keys, standard = _in_pairs(theta, keys, standard)
-        arrays = (jax.device_put(a) for a in (theta, standard, request.x, request.codes))
-        inputs = Inputs(posterior.model, posterior.parts, keys, *arrays)
-        return inputs._replace(expansion=expansion)
+            expansion = expanded(posterior, request.x, request.codes, number)
+            pairs = expansion is None and effects.in_pairs(posterior.parts[0])
+        # Moved draws of a posterior with several modes could lie between them.
+        draw = pool.matched if averaged and not model.many_modes else pool.resample
+        keys, sign = jax.random.split(jax.random.key(request.seed), number), np.ones(number)
+        if pairs:  # every second draw is the mirror image of the one before: their mean is exact
+            theta = np.repeat(draw(-(-number // 2), rng), 2, axis=0)[:number]
+            keys, sign[1::2] = keys[2 * (np.arange(number) // 2)], -1.0
+        else:
+            theta = draw(number, rng)
+        known = request.codes < effects.num_known(posterior.parts)
+        asked = nodes and request.effects and not model.response.conjugate
+        rows = len(request.x) + sum(len(part.x) for part in posterior.parts) if asked else 0
+        by_points = asked and known.any() and 0 < rows * number * effects.num_points <= FEW_NUMBERS
+        spread = _shifted_nodes if asked and not known.all() else _stratified
+        arrays = (jax.device_put(a) for a in (theta, sign, *spread(number, rng)))
+        of_rows = (jax.device_put(a) for a in (request.x, request.codes))
+        draws = Draw(keys, *arrays)
+        return Inputs(model, posterior.parts, draws, *of_rows, expansion, bool(by_points))
 
-    @property
-    def draws(self) -> "Draw":
-        """The key, theta and standard normal of every draw."""
-        return self.keys, self.theta, self.standard
+
+def _stratified(draws: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return a standard normal number per draw, and its share in all of them."""
+    normal = special.ndtri((rng.permutation(draws) + rng.random()) / draws)
+    return normal[:, None], np.full((draws, 1), 1 / draws)
 
 
-def _in_pairs(theta: np.ndarray, keys: Key, standard: np.ndarray) -> tuple:
-    """Make every second draw the mirror image of the one before, so that their mean is exact."""
-    first = 2 * (np.arange(len(theta)) // 2)
-    sign = np.where(np.arange(len(theta)) % 2, -1.0, 1.0)
-    return theta[first], keys[first], np.abs(standard[first]) * sign
+def _shifted_nodes(draws: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes for N(0, 1) per draw, shifted differently for each, and their shares."""
+    shift = (rng.permutation(draws) + rng.random()) / draws - 0.5
+    nodes = SPACING * (np.arange(NODES) - 0.5 * (NODES - 1) + shift[:, None])
+    weight = np.exp(-0.5 * nodes**2)
+    return nodes, weight / weight.sum(axis=1, keepdims=True) / draws
 
 
 def inputs_once(
-    posterior: MixedPosterior, request: Request
+    posterior: MixedPosterior, request: Request, *, nodes: bool = False
 ) -> tuple[Inputs, Int[np.ndarray, " n"], Int[Array, " padded"]]:
     """Return the distinct inputs, which of them each row has, and these positions padded."""
     posterior, request = held(posterior, request)
     distinct, index = request.distinct()
-    inputs = Inputs.of(posterior, distinct.rows(0, len(distinct.x)))
+    inputs = Inputs.of(posterior, distinct.rows(0, len(distinct.x)), nodes=nodes)
     return inputs, index, jax.device_put(filled(index, padded(len(index))))
 
 
@@ -164,7 +205,7 @@ class Predicted(NamedTuple):
 def predict(posterior: MixedPosterior, request: Request, y: np.ndarray | None = None) -> Predicted:
     """Return predictive moments of each row, and log predictive densities at y."""
     n = len(request.x)
-    inputs, index, which = inputs_once(posterior, request)
+    inputs, index, which = inputs_once(posterior, request, nodes=True)
     observed = jax.device_put(filled(np.zeros(n) if y is None else y, len(which)))
     mean, sd, log_density = map(np.asarray, _accumulate(inputs, which, observed, request.effects))
     return Predicted(mean[index], sd[index], log_density[:n])
@@ -262,24 +303,27 @@ def _accumulate(
 ) -> tuple[Array, Array, Array]:
     """Return mean and sd of each input, and the log density of each y, without storing draws."""
     model = inputs.model
-    response, of_rows = model.response_at(inputs.x), model.response_at(inputs.x[which])
+    response, response_of_rows = (model.response_at(x) for x in (inputs.x, inputs.x[which]))
 
-    def add(total: tuple, step: tuple[Array, Draw]) -> tuple[tuple, None]:
-        number, draw = step
-        location, variance, dispersion = _predictor(inputs, draw, effects)
-        mean, spread = response.moments(location, variance, dispersion)
-        density = of_rows.log_predictive(y, location[which], variance[which], dispersion)
+    def add(total: tuple, at: _Predictor) -> tuple[tuple, None]:
+        mean, spread = response.moments(at.location, at.variance, at.dispersion)
+        of_rows = at.location[which], at.variance[which], at.dispersion
+        density = response_of_rows.log_predictive(y, *of_rows)
         # Welford's update: no digits cancel if the mean is large relative to its variation.
-        average, square, log_sum = total
-        moved = average + (mean - average) / number
-        square = square + spread + (mean - average) * (mean - moved)
-        return (moved, square, jnp.logaddexp(log_sum, density)), None
+        so_far, average, square, log_sum = total
+        share = jnp.maximum(at.share, np.finfo(float).tiny)
+        moved = average + (mean - average) * share / (so_far + share)
+        square = square + share * (spread + (mean - average) * (mean - moved))
+        log_sum = jnp.logaddexp(log_sum, jnp.log(share)[which] + density)
+        return (so_far + share, moved, square, log_sum), None
 
-    zero, number = jnp.zeros(len(inputs.x)), len(inputs.theta)
-    steps = (jnp.arange(1.0, number + 1), inputs.draws)
-    begin = (zero, zero, jnp.full(len(y), -jnp.inf))
-    (mean, square, log_sum), _ = jax.lax.scan(add, begin, steps)
-    return mean, jnp.sqrt(square / number), log_sum - jnp.log(number)
+    def add_draw(total: tuple, draw: Draw) -> tuple[tuple, None]:
+        return jax.lax.scan(add, total, _predictors(inputs, draw, effects))
+
+    zero = jnp.zeros(len(inputs.x))
+    begin = (zero, zero, zero, jnp.full(len(y), -jnp.inf))
+    (_, mean, square, log_sum), _ = jax.lax.scan(add_draw, begin, inputs.draws)
+    return mean, jnp.sqrt(square), log_sum
 
 
 @program
@@ -290,13 +334,13 @@ def _around(
     response = inputs.model.response_at(inputs.x[which])
 
     def add(total: tuple[Array, Array], draw: Draw) -> tuple[tuple[Array, Array], None]:
-        location, variance, dispersion = _predictor(inputs, draw, effects)
+        location, variance, dispersion, _ = _predictor(inputs, draw, effects)
         below, up_to = response.around(y, location[which], variance[which], dispersion)
         return (total[0] + below, total[1] + up_to), None
 
-    zero = jnp.zeros(len(y))
+    zero, number = jnp.zeros(len(y)), len(inputs.draws.theta)
     below, up_to = jax.lax.scan(add, (zero, zero), inputs.draws)[0]
-    return below / len(inputs.theta), up_to / len(inputs.theta)
+    return below / number, up_to / number
 
 
 @program
@@ -304,7 +348,7 @@ def _quantiles(inputs: Inputs, levels: Array, effects: bool) -> Float[Array, "l 
     """Quantiles of each row's mixture, on the support of the response."""
     response = inputs.model.response_at(inputs.x)
     support = response.support
-    parts = jax.lax.map(lambda draw: _predictor(inputs, draw, effects), inputs.draws)
+    parts = jax.lax.map(lambda draw: _predictor(inputs, draw, effects)[:3], inputs.draws)
     mean, spread = jax.vmap(response.moments)(*parts)
     sd = jnp.sqrt(jnp.max(spread, axis=0))
     first, last = jnp.min(mean, axis=0), jnp.max(mean, axis=0)
@@ -416,24 +460,58 @@ def _draw(
             return response.mean(eta, model.dispersion(params))
         return response.sample(key_noise, eta, model.dispersion(params))
 
-    return jax.lax.map(one, (inputs.keys, inputs.theta))
+    return jax.lax.map(one, (inputs.draws.key, inputs.draws.theta))
 
 
-def _predictor(
-    inputs: Inputs, draw: Draw, effects: bool
-) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " c"]]:
-    """Return location and variance of every row's predictor given theta, and the dispersion."""
-    model, (key, theta, standard) = inputs.model, draw
-    params: MixedParams = params_at(model, inputs.parts[0], theta)
+class _Predictor(NamedTuple):
+    """The predictor of every row given theta, at a node of the effects that are not integrated."""
+
+    location: Float[Array, "*j n"]
+    variance: Float[Array, "*j n"]
+    """Variance over which the response integrates; 0 unless it is conjugate."""
+    dispersion: Float[Array, "*j c"]
+    share: Float[Array, "*j n"]
+    """Probability of the node, and of the draw."""
+
+
+def _predictor(inputs: Inputs, draw: Draw, effects: bool) -> _Predictor:
+    """Return the predictor at the only node of a draw."""
+    return jax.tree.map(lambda each: each[0], _predictors(inputs, draw, effects))
+
+
+def _predictors(inputs: Inputs, draw: Draw, effects: bool) -> _Predictor:
+    """Return the predictor at all nodes of a draw, on a leading axis."""
+    model, of_groups = inputs.model, effects_of(inputs.model)
+    params: MixedParams = params_at(model, inputs.parts[0], draw.theta)
     h = model.features(params, inputs.x)
-    fixed = h @ model.all_coef(params)
+    fixed, variance = h @ model.all_coef(params), jnp.zeros(len(h))
+    at = model.design(h), inputs.codes, inputs.parts
+    mean: Array | float = 0.0
     if not effects or model.num_effects == 0:
-        return fixed, jnp.zeros_like(fixed), model.dispersion(params)
-    of_groups, at = effects_of(model), (model.design(h), inputs.codes, inputs.parts)
-    if inputs.expansion is None:
-        mean, variance = of_groups.predictor((key, params, standard), *at)
-    else:
+        pass
+    elif inputs.expansion is not None:
         several = cast(SeveralFactors, model)
         mean, variance = inputs.expansion(params, several, inputs.parts[0])
         variance += of_groups.population_at(params, *at)
-    return fixed + mean, variance, model.dispersion(params)
+    elif inputs.by_points:
+        variance = of_groups.population_at(params, *at)
+    else:
+        mean, variance = of_groups.predictor((draw.key, params, draw.sign), *at)
+    if model.response.conjugate:
+        location, left = (fixed + mean)[None], variance
+    else:
+        location, left = fixed + mean + draw.nodes[:, None] * jnp.sqrt(variance), jnp.zeros(len(h))
+    share = jnp.broadcast_to(draw.share[:, None], location.shape)
+    if inputs.by_points:
+        known = inputs.codes < of_groups.num_known(inputs.parts)
+        own, chance = of_groups.at_points(params, *at)
+        number = max(len(own), len(location))
+        more = ((0, number - len(own)), (0, 0)), ((0, number - len(location)), (0, 0))
+        location = jnp.where(known, jnp.pad(fixed + own, more[0]), jnp.pad(location, more[1]))
+        chance = chance / len(inputs.draws.theta)
+        share = jnp.where(known, jnp.pad(chance, more[0]), jnp.pad(share, more[1]))
+    every = (
+        jnp.broadcast_to(each, (len(location), len(each)))
+        for each in (left, model.dispersion(params))
+    )
+    return _Predictor(location, *every, share)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy.linalg import solve_triangular
 from scipy.special import gammaincinv, gammaln, ndtri, softmax
 
 from nghvi._core.evaluate import Evaluation, log_mean_exp, log_targets
@@ -44,6 +45,8 @@ more accurately than a hundred independent draws."""
 CHECKED = 32
 """Number of draws with large weights, and of others, that a surface has to predict where it was not
 fitted."""
+PER_PARAMETER = 8
+"""Least number of draws per parameter for which they are moved to the covariance of all."""
 TAIL = 5
 """Least number of weights in a tail."""
 EQUAL = 1e-8
@@ -117,6 +120,21 @@ class Pool(NamedTuple):
         positions = (rng.random() + np.arange(draws)) / draws
         chosen = np.searchsorted(np.cumsum(self.weight), positions, side="right")
         return self.theta[rng.permutation(np.minimum(chosen, len(self.theta) - 1))]
+
+    def matched(self, draws: int, rng: np.random.Generator) -> Float[np.ndarray, "s m"]:
+        """Return resampled draws, moved a little so that averages over them have less noise.
+
+        They get the mean and covariance of all draws, so that averages of functions that are nearly
+        quadratic in theta are nearly exact. Where they are too few to tell a covariance, or all the
+        same, they stay as they are.
+        """
+        theta = self.resample(draws, rng)
+        centre, root = _moments(self)
+        own_centre, own_root = _moments(Pool.plain(theta))
+        if root is None or own_root is None or draws < PER_PARAMETER * theta.shape[1]:
+            return theta
+        standard = solve_triangular(own_root, (theta - own_centre).T, lower=True)
+        return centre + standard.T @ root.T
 
 
 def smooth_weights(log_ratio: np.ndarray) -> tuple[np.ndarray, float]:

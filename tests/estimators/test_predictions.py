@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 import nghvi
 from nghvi import DataError, scores
+from nghvi.recipes.importance import Pool
 from tests.conftest import panel_frame
 
 COLUMNS = ["g", "a", "b"]
@@ -65,13 +66,19 @@ def moments(location, sd):
     return mean, np.sqrt((sd**2).mean(axis=0) + location.var(axis=0))
 
 
+@pytest.fixture
+def unmoved(monkeypatch):
+    """Predictions use draws of theta as they are, not moved to the mean and covariance of all."""
+    monkeypatch.setattr(Pool, "matched", Pool.resample)
+
+
 @pytest.fixture(scope="module")
 def given(fitted):
-    """Return the draws of theta that predictions use."""
+    """Return the draws of theta that predictions use if they are not moved."""
     return oracle(fitted.posterior_draws(DRAWS, seed=0), BOTH, known_groups())
 
 
-def test_moments_and_densities_are_the_mixture_s(fitted, given):
+def test_moments_and_densities_are_the_mixture_s(fitted, given, unmoved):
     """Given the same draws of theta, results are exact up to rounding, far below 1e-8."""
     mean, sd = fitted.predict(BOTH, return_std=True)
     np.testing.assert_allclose(mean, moments(*given)[0], atol=1e-8)
@@ -83,7 +90,7 @@ def test_moments_and_densities_are_the_mixture_s(fitted, given):
     assert fitted.log_score(BOTH, y) == pytest.approx(scores.log_score(norm.logpdf(y, *given)))
 
 
-def test_intervals_hold_their_level_and_nest(fitted, given):
+def test_intervals_hold_their_level_and_nest(fitted, given, unmoved):
     """Bisection stops at a millionth of an sd."""
     ends = {level: fitted.predict_interval(BOTH, level) for level in (0.5, 0.9, 0.99)}
     for level, (lower, upper) in ends.items():
@@ -138,7 +145,7 @@ def test_rows_of_a_new_group_share_its_effects(fitted):
     assert expected[0] - expected[1] > 15 / np.sqrt(number)  # the test can tell them apart
 
 
-def test_which_effects_are_used(fitted):
+def test_which_effects_are_used(fitted, unmoved):
     theta = fitted.posterior_draws(DRAWS)
     zero = theta["coef"] @ design(BOTH).T
     mean, sd = fitted.predict(BOTH, return_std=True, which="zero")
@@ -207,13 +214,42 @@ def test_probabilities_of_classes(fitted_binary):
 
 
 def test_unseen_probit_probabilities_are_exact(fitted_binary):
-    """E Phi(eta) = Phi(location / sqrt(1 + variance)); 200 stratified draws leave 0.005."""
+    """E Phi(eta) = Phi(location / sqrt(1 + variance)), averaged over all draws of theta."""
     pool = fitted_binary.posterior_.inference.pool
     at = fitted_binary.posterior_.globals_at(pool.theta)
     scale = np.sqrt(1 + at["effects_cov"][:, 0])
     expected = pool.weight @ norm.cdf(at["coef"] @ design(BOTH).T / scale)
     found = fitted_binary.predict_proba(BOTH.assign(g=-1))[:, 1]
-    np.testing.assert_allclose(found, expected, atol=0.02)
+    np.testing.assert_allclose(found, expected, atol=0.002)
+
+
+def test_known_probit_probabilities_are_exact(fitted_binary):
+    """Given the draws of theta, a fine grid integrates the effect of each group."""
+    posterior, x = fitted_binary.posterior_, BOTH[:30]
+    theta = posterior.inference.pool.matched(DRAWS, np.random.default_rng(0))
+    at = posterior.globals_at(theta)
+    sd, standard = np.sqrt(at["effects_cov"][:, 0, 0]), np.linspace(-8, 8, 801)
+    effect = sd * standard[:, None]  # (nodes, draws)
+    expected = np.empty(len(x))
+    for label, rows in x.groupby("g"):
+        fit = BINARY[BINARY["g"] == label]
+        eta = (at["coef"] @ design(fit).T).T[:, None] + effect  # (rows, nodes, draws)
+        sign = np.where(fit["y"] == 1, 1, -1)[:, None, None]
+        log_share = norm.logcdf(sign * eta).sum(axis=0) + norm.logpdf(standard)[:, None]
+        share = np.exp(log_share - logsumexp(log_share, axis=0))
+        of_rows = norm.cdf((at["coef"] @ design(rows).T).T[:, None] + effect)
+        expected[rows.index] = (of_rows * share).sum(axis=1).mean(axis=1)
+    np.testing.assert_allclose(fitted_binary.predict_proba(x)[:, 1], expected, atol=1e-4)
+
+
+def test_predictions_hardly_depend_on_the_seed(fitted, fitted_binary):
+    """Two hundred draws as they are leave means that differ by a fourteenth of a posterior sd;
+    moved to the mean and covariance of all draws, they leave a tenth of that."""
+    draws = fitted.posterior_draws(2000)["coef"] @ design(BOTH).T
+    first, other = (fitted.predict(BOTH, which="zero", seed=seed) for seed in (1, 2))
+    np.testing.assert_array_less(np.abs(first - other), 0.01 * draws.std(axis=0))
+    first, other = (fitted_binary.predict_proba(BOTH, seed=seed)[:, 1] for seed in (1, 2))
+    np.testing.assert_allclose(first, other, atol=0.005)
 
 
 def test_pit_at_a_predictive_quantile_is_its_level(fitted, panel):

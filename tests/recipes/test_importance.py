@@ -46,6 +46,22 @@ def test_weights_without_a_tail_stay():
         pareto_smoothed(np.arange(24.0))
 
 
+def test_matched_draws_have_the_moments_of_all():
+    rng = np.random.default_rng(0)
+    theta = rng.gamma(2.0, size=(4096, 3)) @ rng.normal(size=(3, 3))
+    weight = rng.random(4096)
+    pool = Pool(theta, weight / weight.sum(), 0.0, True)
+    few = pool.matched(50, rng)
+    mean = pool.weight @ theta
+    covariance = (pool.weight * (theta - mean).T) @ (theta - mean)
+    np.testing.assert_allclose(few.mean(axis=0), mean, rtol=1e-12)
+    np.testing.assert_allclose(np.cov(few.T, bias=True), covariance, rtol=1e-10)
+    fewer = pool.matched(10, np.random.default_rng(1))
+    np.testing.assert_array_equal(fewer, pool.resample(10, np.random.default_rng(1)))
+    alike = Pool.plain(np.ones((64, 3)))
+    np.testing.assert_array_equal(alike.matched(50, rng), np.ones((50, 3)))
+
+
 def _draws(m: int, size: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     heavy = np.sqrt(rng.chisquare(7, size=(size, 1)) / 7)
