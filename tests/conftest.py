@@ -26,6 +26,7 @@ import pytest
 import nghvi
 from nghvi import _compiled, _programs
 from nghvi.cli.reproduce import quick_to_compile
+from nghvi.recipes.importance import Pool
 
 # Most of the time goes into compiling programs that run once. JAX has not started yet; processes
 # that tests start inherit this.
@@ -111,6 +112,12 @@ def fitted(panel):
 @pytest.fixture(scope="session")
 def fitted_binary(binary_panel):
     return nghvi.MixedClassifier("g").fit(binary_panel[["g", "a", "b"]], binary_panel["y"])
+
+
+@pytest.fixture
+def unmoved(monkeypatch):
+    """Predictions use draws of theta as they are, not moved to the mean and covariance of all."""
+    monkeypatch.setattr(Pool, "matched", Pool.resample)
 
 
 @pytest.fixture

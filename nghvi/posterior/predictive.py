@@ -150,9 +150,9 @@ class Inputs(NamedTuple):
         by_points = asked and known.any() and 0 < rows * number * effects.num_points <= FEW_NUMBERS
         spread = _shifted_nodes if asked and not known.all() else _stratified
         arrays = (jax.device_put(a) for a in (theta, sign, *spread(number, rng)))
-        of_rows = (jax.device_put(a) for a in (request.x, request.codes))
+        x, codes = (jax.device_put(a) for a in (request.x, request.codes))
         draws = Draw(keys, *arrays)
-        return Inputs(model, posterior.parts, draws, *of_rows, expansion, bool(by_points))
+        return Inputs(model, posterior.parts, draws, x, codes, expansion, bool(by_points))
 
 
 def _stratified(draws: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -510,8 +510,8 @@ def _predictors(inputs: Inputs, draw: Draw, effects: bool) -> _Predictor:
         location = jnp.where(known, jnp.pad(fixed + own, more[0]), jnp.pad(location, more[1]))
         chance = chance / len(inputs.draws.theta)
         share = jnp.where(known, jnp.pad(chance, more[0]), jnp.pad(share, more[1]))
-    every = (
+    left, dispersion = (
         jnp.broadcast_to(each, (len(location), len(each)))
         for each in (left, model.dispersion(params))
     )
-    return _Predictor(location, *every, share)
+    return _Predictor(location, left, dispersion, share)

@@ -30,7 +30,7 @@ def extended(fitted):
     return fitted.add_groups(NEW, Y_NEW)
 
 
-def test_added_groups_are_conditioned_on_their_rows(fitted, extended):
+def test_added_groups_are_conditioned_on_their_rows(fitted, extended, unmoved):
     """Given the same draws of theta the result is exact up to rounding; globals do not change."""
     theta = extended.posterior_draws(DRAWS)
     expected = moments(*oracle(theta, BOTH, {**known_groups(), **known_groups(ADDED)}))
@@ -42,7 +42,7 @@ def test_added_groups_are_conditioned_on_their_rows(fitted, extended):
     np.testing.assert_array_equal(theta["effects"][:, :30], before["effects"])
 
 
-def test_the_original_knows_nothing_of_added_groups(fitted, extended):
+def test_the_original_knows_nothing_of_added_groups(fitted, extended, unmoved):
     assert len(fitted.groups_) == 30
     assert list(extended.groups_[30:]) == [500, 600, 700]
     assert fitted.posterior_.added == ()

@@ -12,7 +12,6 @@ from scipy.stats import norm
 
 import nghvi
 from nghvi import DataError, scores
-from nghvi.recipes.importance import Pool
 from tests.conftest import panel_frame
 
 COLUMNS = ["g", "a", "b"]
@@ -64,12 +63,6 @@ def known_groups(frame=FRAME):
 def moments(location, sd):
     mean = location.mean(axis=0)
     return mean, np.sqrt((sd**2).mean(axis=0) + location.var(axis=0))
-
-
-@pytest.fixture
-def unmoved(monkeypatch):
-    """Predictions use draws of theta as they are, not moved to the mean and covariance of all."""
-    monkeypatch.setattr(Pool, "matched", Pool.resample)
 
 
 @pytest.fixture(scope="module")
