@@ -99,7 +99,7 @@ def test_without_effects_densities_and_intervals_are_the_mixture_s():
     model = nghvi.MixedRegressor(response="student-t").fit(x, y)
     assert model.converged_
     at = model.posterior_.globals_at(
-        model.posterior_.inference.pool.resample(200, np.random.default_rng(0))
+        model.posterior_.inference.pool.matched(200, np.random.default_rng(0))
     )
     location = at["coef"] @ np.column_stack([np.ones(len(x)), x]).T
     law = stats.t(at["degrees"][:, None], location, at["noise_scale"][:, None])
