@@ -18,7 +18,8 @@ from nghvi.formula import parse
 from nghvi.posterior import pointwise
 from nghvi.posterior.left_out import LeftOut, leave_out, left_out, raw_densities
 from nghvi.posterior.mixed_posterior import MixedPosterior
-from nghvi.posterior.predictive import Request, around, between, predict
+from nghvi.posterior.predictive import around, between, predict
+from nghvi.posterior.request import Request
 
 if TYPE_CHECKING:
     from nghvi.posterior.arviz import Loo

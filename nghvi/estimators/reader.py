@@ -49,7 +49,7 @@ from nghvi.estimators.spec import Spec
 from nghvi.estimators.tables import typical_inputs
 from nghvi.formula import Design, bounds_of, learn_and_read, parse, response_given, variables
 from nghvi.posterior.mixed_posterior import MixedPosterior
-from nghvi.posterior.predictive import Request
+from nghvi.posterior.request import Request
 from nghvi.storage.classes import instance
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from nghvi.paper.methods.davi import (
 )
 from nghvi.paper.methods.snngm import Block
 from nghvi.posterior.mixed_posterior import MixedPosterior, Named
-from nghvi.posterior.predictive import Request, predict
+from nghvi.posterior.predictive import predict
+from nghvi.posterior.request import Request
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.responses import Gaussian, Probit
 

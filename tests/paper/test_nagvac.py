@@ -14,7 +14,8 @@ from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.nagvac import Task, _advance, _begin, nagvac
 from nghvi.paper.methods.nagvac_step import Nagvac, Ridge, predictive_loss, start
 from nghvi.posterior.mixed_posterior import MixedPosterior, Named
-from nghvi.posterior.predictive import Request, predict
+from nghvi.posterior.predictive import predict
+from nghvi.posterior.request import Request
 from nghvi.priors import HuangWand, InverseGamma, Priors
 from nghvi.recipes.verdict import Cause
 from nghvi.responses import Logit
