@@ -8,6 +8,7 @@ import dataclasses
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from nghvi._typing import Key, Scalar
@@ -17,8 +18,9 @@ from nghvi.data.grouped import select
 from nghvi.latents import crossed, crossed_integrals, integrate
 from nghvi.latents.rows import RowProblem, log_likelihood, whiten_design
 from nghvi.models import parameters
+from nghvi.models.joint_mode import Levels
 from nghvi.models.mixed import MOVES
-from nghvi.models.parameters import MixedParams
+from nghvi.models.parameters import MixedParams, Spread
 from nghvi.models.several_factors import Effects, WithFactors
 
 PAIRS, MORE, FRESH = 8, 4, 128
@@ -84,7 +86,16 @@ class GeneralFactors(WithFactors):
         if noise is None:
             noise = min(map(parameters.noise_within, factors))
         units = [parameters.effects_units(factor, noise) for factor in factors]
-        return dataclasses.replace(self, effects_unit=jnp.concatenate(units))
+        spread = None
+        if not self.relative_coef:
+            spread = Spread.about_mode(self, data.rows, self._levels(data))
+        return dataclasses.replace(self, effects_unit=jnp.concatenate(units), spread=spread)
+
+    def _levels(self, data: CrossedRows) -> list[Levels]:
+        """Return every row's level of each factor, in the order in which factors were given."""
+        found = data.plan.in_given_order((data.rows.group_of_rows(), *np.asarray(data.later)))
+        each = zip(found, data.num_levels, self.by_factor, strict=True)
+        return [Levels(np.asarray(level), number, random) for level, number, random in each]
 
     def problem(self, params: MixedParams, data: CrossedRows) -> crossed.CrossedProblem:
         """Return the problem of the whitened effects of all factors."""

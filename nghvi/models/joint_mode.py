@@ -3,15 +3,17 @@
     maximise  log p(y | H beta + Z alpha) - sum_j p_j beta_j^2 / 2 - sum_kj s_j alpha_kj^2 / 2
 
 p are the prior precisions of the coefficients, and s the mean squares of the columns with effects,
-so that effects have a standard deviation of 1 in the predictor. With few groups, all columns of H
-and Z form one matrix, and damped Newton steps are regularised least squares.
+so that effects have a standard deviation of 1 in the predictor. All columns of H and Z form one
+sparse matrix, and damped Newton steps are regularised least squares.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+from scipy import sparse
 
 from nghvi._core.response import Response
 from nghvi._programs import program
@@ -27,6 +29,15 @@ MOST_STEPS, HALVINGS, CLOSE = 30, 20, 1e-3
 """Largest numbers of steps and of halvings, and the gain in nats below which the search ends."""
 
 
+class Levels(NamedTuple):
+    """A grouping factor of the rows."""
+
+    of_rows: Int[np.ndarray, " n"]
+    number: int
+    random: tuple[int, ...]
+    """The features with effects."""
+
+
 class JointMode(NamedTuple):
     """The mode and what rows say there."""
 
@@ -35,28 +46,33 @@ class JointMode(NamedTuple):
     """Sum over rows of each column's square times the curvature of the row's log likelihood."""
 
 
-def joint_mode(model: "MixedModel", params: "MixedParams", data: Rows) -> JointMode:
+def joint_mode(
+    model: "MixedModel", params: "MixedParams", data: Rows, factors: Sequence[Levels]
+) -> JointMode:
     """Return the mode, given the response's parameters; the search starts at ``params``."""
     response, dispersion = model.response_of(data), model.dispersion(params)
     h = np.asarray(data.features(lambda x: model.features(params, x)))
-    q, random = h.shape[1] - len(model.known_coef), list(model.random)
-    group = np.arange(data.num_groups) == data.group_of_rows()[:, None]
-    x = np.concatenate([h[:, :q], *(h[:, [j]] * group for j in random)], axis=1)
+    q = h.shape[1] - len(model.known_coef)
     known = h[:, q:] @ np.array(model.known_coef)
-    total = np.sum(data.weighted(jnp.asarray(h[:, random] ** 2)), axis=0)
-    squares = np.maximum(total / data.num_rows, 1e-300)
-    prior = np.broadcast_to(np.asarray(model.priors.coef_sd, float), q) ** -2.0
-    precision = np.concatenate([prior, np.repeat(squares, data.num_groups)])
+    columns = [sparse.csr_array(h[:, :q])]
+    precision = [np.broadcast_to(np.asarray(model.priors.coef_sd, float), q) ** -2.0]
+    for levels in factors:
+        starts, shape = np.arange(len(h) + 1), (len(h), levels.number)
+        for j in levels.random:
+            columns.append(sparse.csr_array((h[:, j], levels.of_rows, starts), shape=shape))
+            square = float(jnp.sum(data.weighted(jnp.asarray(h[:, j] ** 2)))) / data.num_rows
+            precision.append(np.full(levels.number, max(square, 1e-300)))
+    x, held = sparse.hstack(columns, format="csr"), np.concatenate(precision)
 
     def look(at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         fit, *slopes = _look(response, dispersion, data, jnp.asarray(known + x @ at))
-        return float(fit) - 0.5 * precision @ at**2, *map(np.asarray, slopes)
+        return float(fit) - 0.5 * held @ at**2, *map(np.asarray, slopes)
 
     here = np.concatenate([np.asarray(params.coef), np.zeros(x.shape[1] - q)])
     height, first, second = look(here)
     for _ in range(MOST_STEPS):
-        curvature = (x * second[:, None]).T @ x + np.diag(precision)
-        step = np.linalg.solve(curvature, x.T @ first - precision * here)
+        curvature = x.T @ (sparse.diags_array(second) @ x) + sparse.diags_array(held)
+        step = np.linalg.solve(curvature.toarray(), x.T @ first - held * here)
         for halved in range(HALVINGS):
             there = here + 0.5**halved * step
             found = look(there)

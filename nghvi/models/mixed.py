@@ -25,6 +25,7 @@ from nghvi.data.panel import collapse
 from nghvi.latents import conjugate, drawn, integrate
 from nghvi.latents.rows import RowProblem, log_likelihood
 from nghvi.models import parameters
+from nghvi.models.joint_mode import Levels
 from nghvi.models.parameters import LinearStart, MixedParams, Spread, draws_of_prior
 from nghvi.networks import LEAST_SIZE, Skip, Trunk
 from nghvi.priors import EffectsPrior, Priors, normal_log_density
@@ -107,8 +108,9 @@ class MixedModel(MarginalModel):
             levels = [data.num_groups] * self.num_effects
             spread = Spread.of(self, data, levels)
         if isinstance(data, Rows):
-            few = data.num_groups <= parameters.FEW_GROUPS and not self.relative_coef
-            spread = Spread.about_mode(self, data) if few and not self.response.conjugate else None
+            if not (self.relative_coef or self.response.conjugate):
+                groups = Levels(data.group_of_rows(), data.num_groups, self.random)
+                spread = Spread.about_mode(self, data, [groups])
             mean = data.total(data.y) / data.num_rows
             data = eqx.tree_at(lambda rows: rows.x, data, self._inputs(data.x))
             data = LinearStatistics.from_rows(data, self.random, known=self.known_coef)

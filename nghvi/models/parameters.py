@@ -19,6 +19,7 @@ and this unit minimise the Kullback-Leibler distance of the best Gaussian, on av
 for log sd. A unit that is off by a factor of 2 costs .03.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
@@ -35,15 +36,16 @@ from nghvi._typing import Data, Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
 from nghvi.data.factors import CrossedStatistics
 from nghvi.data.panel import CrossedPanel
-from nghvi.models.joint_mode import joint_mode
+from nghvi.models.joint_mode import Levels, joint_mode
 
 if TYPE_CHECKING:
     from nghvi.models.mixed import MixedModel
 
 
-FEW_GROUPS = 6
-"""Number of groups up to which coefficients are held in units of their spread whatever the
-response, unless it attenuates them."""
+FEW_GROUPS, MOST_COLUMNS = 6, 1000
+"""Number of levels of a factor up to which coefficients are held in units of their spread whatever
+the response, unless it attenuates them, and the number of effects from which the centre is found,
+those of the smallest factors."""
 
 
 class MixedParams(NamedTuple):
@@ -143,15 +145,21 @@ class Spread(eqx.Module):
         return Spread(*map(jax.device_put, each))
 
     @staticmethod
-    def about_mode(model: "MixedModel", data: Rows) -> "Spread":
+    def about_mode(model: "MixedModel", data: Rows, factors: Sequence[Levels]) -> "Spread | None":
         """Return the spread about the mode of coefficients and effects, for any response.
 
-        The rows' noise has variance 1 then, since their sums of squares say it already.
+        It is None if every factor has many levels. The rows' noise has variance 1 then, since their
+        sums of squares say it already.
         """
-        found = joint_mode(model, first_params(model, jax.random.key(0), data), data)
-        levels = np.full(len(model.random), float(data.num_groups))
+        fewest = sorted(factors, key=lambda levels: levels.number)
+        if fewest[0].number > FEW_GROUPS:
+            return None
+        columns = np.cumsum([levels.number * len(levels.random) for levels in fewest])
+        near = fewest[: max(1, int(np.sum(columns <= MOST_COLUMNS)))]
+        found = joint_mode(model, first_params(model, jax.random.key(0), data), data, near)
+        levels = [float(each.number) for each in factors for _ in each.random]
         prior_sd = np.broadcast_to(np.asarray(model.priors.coef_sd, float), found.coef.shape)
-        each = found.coef, found.information, levels, prior_sd**-2.0
+        each = found.coef, found.information, np.array(levels), prior_sd**-2.0
         return Spread(*map(jax.device_put, each))
 
     def sd(

@@ -28,7 +28,14 @@ from nghvi._core.sobol import sobol
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data
-from nghvi.recipes.surface import MISSED, WIDER, Surface, draws_for_surface, fitted_surface
+from nghvi.recipes.surface import (
+    BULK,
+    MISSED,
+    WIDER,
+    Surface,
+    draws_for_surface,
+    fitted_surface,
+)
 
 RELIABLE = 0.7
 """Pareto shape above which importance weights are not to be trusted."""
@@ -43,8 +50,7 @@ LOG2_SPREAD, EVEN = 12, 32
 """Number of evenly spread draws (as a power of two), and how many of the first ones give a mean
 more accurately than a hundred independent draws."""
 CHECKED = 32
-"""Number of draws with large weights, and of others, that a surface has to predict where it was not
-fitted."""
+"""Number of draws with large weights, and of others, that a surface has to predict in the tails."""
 PER_PARAMETER = 8
 """Least number of draws per parameter for which they are moved to the covariance of all."""
 TAIL = 5
@@ -240,12 +246,13 @@ def _by_surface(
 ) -> Float[np.ndarray, " s"]:
     """Return log targets, most of them by the surface.
 
-    Beyond the region where it was fitted the surface has to predict the draws to which it gives the
-    largest weights, and others that are spread evenly; otherwise all draws there are evaluated.
+    Beyond the bulk of the posterior the surface has to predict the draws to which it gives the
+    largest weights, and others that are spread evenly; otherwise all draws there are evaluated. Too
+    much density in a tail counts like too little.
     """
     log_target = surface(theta)
     exact = ~surface.holds(theta, WIDER)
-    between = np.flatnonzero(~exact & ~surface.holds(theta))
+    between = np.flatnonzero(~exact & ~surface.holds(theta, BULK))
     log_ratio = log_target[between] - log_proposal[between]
     order = np.argsort(-log_ratio)
     rest = order[CHECKED:]
@@ -256,7 +263,8 @@ def _by_surface(
     if len(checked) < len(between):
         chosen = np.isin(np.flatnonzero(exact), between)
         error = (predicted - log_target[exact])[chosen]
-        weight = softmax((log_target - log_proposal)[exact][chosen])
+        either = np.maximum(predicted, log_target[exact]) - log_proposal[exact]
+        weight = softmax(either[chosen])
         if not np.sqrt(np.sum(weight * error**2)) < MISSED:
             left = np.delete(between, checked)
             log_target[left] = log_targets(model, data, theta[left], batch)

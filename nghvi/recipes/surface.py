@@ -5,9 +5,10 @@
 He_a are products of Hermite polynomials, orthonormal for a Gaussian x. Coefficients of degree three
 and four are shrunk, by as much as predicts left-out points best. The least squares are weighted by
 the posterior, so what they miss is uncorrelated, under the posterior, with x and its squares: means
-and variances computed with the surface are wrong only at second order. Farther out, where few
-points were evaluated, the surface is used only if it predicts some that are, and not at all very
-far out.
+and variances computed with the surface are wrong only at second order. Tails are another matter: an
+sd that may be near zero has a logarithm whose variance is made there, and what the surface misses
+of a hundredth of the posterior weighs nothing in least squares. Beyond the bulk of the posterior
+the surface is used only if it predicts densities there, and not at all very far out.
 
 If gradients are known as well, they are fitted together with the densities, in units of x. Hermite
 polynomials are orthogonal in both, so the best polynomial stays the same, but a draw of m
@@ -36,9 +37,9 @@ PENALTIES = 10.0 ** np.arange(-6, 1)
 MISSED = 0.15
 """Nats that a surface may miss, as the root mean square over the posterior of errors at left-out
 points."""
-WITHIN, WIDER = 0.99, 0.9999
-"""Probability, under a Gaussian posterior, of the region in which a surface is fitted and used, and
-of the one in which it may be used if it predicts densities there."""
+WITHIN, BULK, WIDER = 0.99, 0.9, 0.9999
+"""Probability, under a Gaussian posterior, of the region in which a surface is fitted, of the one
+in which it is used, and of the one in which it may be used if it predicts densities there."""
 
 
 class Surface(NamedTuple):

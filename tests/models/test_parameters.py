@@ -1,5 +1,7 @@
 """Coordinates of the effects' covariance: a bijection, its Jacobian, its units, small sds."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,9 @@ from scipy.stats import norm
 import nghvi
 from nghvi._linalg.lowrank import packed_size
 from nghvi.data import LinearStatistics, Rows
+from nghvi.data.factors import CrossedRows, FactorRows
 from nghvi.models import MixedModel, MixedParams, parameters
+from nghvi.models.general_factors import GeneralFactors
 from nghvi.networks import Identity
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.responses import Gaussian, Poisson, Probit
@@ -275,6 +279,47 @@ def test_the_centre_of_few_groups_is_the_mode_of_coefficients_and_effects():
     np.testing.assert_allclose(found.square, rate @ x**2, rtol=1e-2)
     many = Rows.from_arrays(np.tile(x, (3, 1)), np.tile(y, 3), np.arange(180) % 9, 9)
     assert model.suited(many).spread is None
+
+
+def test_the_centre_beside_a_factor_of_few_levels_knows_the_other_factor():
+    rng = np.random.default_rng(3)
+    codes = np.column_stack([np.arange(90) % 9, rng.integers(0, 3, 90)])
+    x = np.column_stack([np.ones(90), rng.normal(size=90)])
+    eta = (
+        x @ [0.5, -0.3] + rng.normal(size=9)[codes[:, 0]] + np.array([0.9, -0.2, 0.1])[codes[:, 1]]
+    )
+    y = rng.poisson(np.exp(eta))
+    plain = GeneralFactors(
+        Identity(2), Poisson(), Priors(coef_sd=3.0), (0, 0), parts=(HalfT(),) * 2, effects=(1, 1)
+    )
+
+    def suited(codes, levels):
+        rows = FactorRows(x, y, codes, None, levels)
+        data = CrossedRows.from_rows(rows, plain.by_factor)
+        return plain.suited(data), data
+
+    model, data = suited(codes, (9, 3))
+    design = np.concatenate([x, np.eye(9)[codes[:, 0]], np.eye(3)[codes[:, 1]]], axis=1)
+    prior = np.concatenate([np.full(2, 1 / 9), np.ones(12)])
+
+    def height(at):
+        eta = design @ at
+        return np.sum(np.exp(eta) - y * eta) + 0.5 * prior @ at**2
+
+    best = minimize(height, np.zeros(14), tol=1e-12).x
+    np.testing.assert_allclose(model.spread.centre, best[:2], atol=1e-2)
+    np.testing.assert_array_equal(model.spread.levels, [9, 3])
+    many, _ = suited(np.column_stack([codes[:, 0], np.arange(90) % 7]), (9, 7))
+    assert many.spread is None
+    # The same density in other coordinates: theta holds (beta - centre) / unit.
+    start = model.init_params(jax.random.key(0), data)
+    params = start._replace(coef=jnp.array([0.4, -1.1]))
+    other = dataclasses.replace(model, spread=None)
+    unit = model.coef_unit(params)
+    same = params._replace(coef=model.coef(params))
+    volume = float(jnp.sum(jnp.log(unit)))
+    found = model.log_marginal(params, data) - other.log_marginal(same, data)
+    assert abs(float(found) - volume) < 1e-9
 
 
 @pytest.mark.parametrize("apart", [1e-4, 1e-6])

@@ -8,6 +8,7 @@ from scipy.special import gammaln
 from nghvi.recipes import importance
 from nghvi.recipes.importance import Pool, pareto_smoothed, smooth_weights
 from nghvi.recipes.surface import (
+    BULK,
     PENALTIES,
     Surface,
     _best_ridge,
@@ -199,9 +200,10 @@ def test_a_surface_moves_the_proposal_without_densities() -> None:
     np.testing.assert_allclose(sd / exact.std(axis=0), 0.97, atol=0.04)
 
 
-@pytest.mark.parametrize("kink", [0.0, 3.0])
-def test_farther_out_a_surface_is_used_only_if_it_predicts(kink, monkeypatch) -> None:
-    """Beyond the region of the fit, the density may have a step that the surface cannot know."""
+@pytest.mark.parametrize("kink", [0.0, 3.0, -30.0])
+def test_in_the_tails_a_surface_is_used_only_if_it_predicts(kink, monkeypatch) -> None:
+    """Beyond the region of the fit, the density may have a step that the surface cannot know, up or
+    down to nothing."""
     x = _draws(3, 512, 1)
     surface = fitted_surface(x, log_gammas(x), _weights(x, log_gammas(x)))
     assert surface is not None
@@ -218,8 +220,8 @@ def test_farther_out_a_surface_is_used_only_if_it_predicts(kink, monkeypatch) ->
     monkeypatch.setattr(importance, "log_targets", counted)
     fresh = _draws(3, 4096, 4)
     found = importance._by_surface(surface, None, None, fresh, _log_t(fresh), None)
-    far = int(np.sum(~surface.holds(fresh)))
+    far = int(np.sum(~surface.holds(fresh, BULK)))
     # All of them, or those very far out and twice thirty-two others.
-    assert (sum(asked) == far) == (kink > 0)
+    assert (sum(asked) == far) == (kink != 0)
     weights = [_weights(fresh, each) for each in (log_density(fresh), found)]
     np.testing.assert_allclose(weights[0] @ fresh, weights[1] @ fresh, atol=0.01)
