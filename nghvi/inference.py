@@ -32,7 +32,7 @@ from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, sh
 from nghvi.recipes.chains import chains_suit, moved_pool
 from nghvi.recipes.importance import LARGEST_DIMENSION, Pool, importance_pool, pareto_shape
 from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, collapsed_if_possible, integrals_are_costly
-from nghvi.recipes.refinement import refinements_needed
+from nghvi.recipes.refinement import is_affordable, refinements_needed
 from nghvi.recipes.run import Keep, Position, Progress, Run, first_theta, run
 from nghvi.recipes.settings import METHODS as METHODS
 from nghvi.recipes.settings import Settings
@@ -231,7 +231,7 @@ def _fit(
             nonlocal needed
             refinable = plan.smooth and not plan.drawn
             needed = refinements_needed(key, model, data, q, plan.costly) if refinable else 0
-            return needed == 0 or not _is_affordable(_refined(model, needed), data)
+            return needed == 0 or not is_affordable(_refined(model, needed), data)
 
         glance = GLANCE if plan.by_newton and not plan.costly else None
 
@@ -249,7 +249,7 @@ def _fit(
         if needed == 0:
             return model, done
         better = _refined(model, needed)
-        if not _is_affordable(better, data):
+        if not is_affordable(better, data):
             if done.verdict.status is not Status.FAILED:
                 cause = Cause.DRAWS if _is_drawn(model, data) else Cause.UNAFFORDABLE
                 done = done._replace(verdict=Verdict(Status.NOT_CONVERGED, cause))
@@ -265,12 +265,6 @@ def _refined(model: LatentModel, times: int) -> LatentModel:
     for _ in range(times):
         model = cast(MarginalModel, model).refined()
     return model
-
-
-def _is_affordable(model: LatentModel, data: Data) -> bool:
-    """Return whether a fit takes minutes at most."""
-    many = _is_drawn(model, data) and evaluation_size(model, data) > HUGE
-    return cast(MarginalModel, model).integration_is_affordable and not many
 
 
 def _begun(

@@ -378,6 +378,31 @@ def test_integrals_are_refined_no_further_than_their_errors_ask_for(left, needed
     assert refinements_needed(jax.random.key(1), wrong, DATA, q, costly=False) == needed
 
 
+class Noisy(Between):
+    """A mean over draws, whose error of ``slope`` sds is halved by every refinement."""
+
+    smallest: float = eqx.field(static=True, default=0.0)
+
+    def is_drawn(self, data):
+        return True
+
+    def refined(self):
+        return Noisy(slope=self.slope / 2, smallest=self.smallest)
+
+    @property
+    def integration_is_affordable(self):
+        return self.slope >= self.smallest
+
+
+@pytest.mark.parametrize(("smallest", "needed"), [(0.0, 4), (0.2, 2)])
+def test_means_over_draws_skip_refinements_that_would_be_in_vain(smallest, needed):
+    """Errors of .5 become .25, .125, .06, and .03, of which half is small enough; if .2 is the
+    least that is affordable, .125 is not."""
+    q = infer(NormalMean(), DATA).q
+    noisy = Noisy(slope=0.5, smallest=smallest)
+    assert refinements_needed(jax.random.key(1), noisy, DATA, q, costly=False) == needed
+
+
 def test_a_model_says_itself_that_it_has_many_modes():
     assert not NormalMean().many_modes
     assert not MODEL.many_modes

@@ -12,11 +12,17 @@ from jaxtyping import Array, Float
 
 from nghvi._core.batches import Batches
 from nghvi._core.draws import AntitheticDraws, DrawScheme, OrthogonalDraws
-from nghvi._core.evaluate import log_targets, side_by_side, values_and_scores
+from nghvi._core.evaluate import (
+    evaluation_size,
+    log_targets,
+    side_by_side,
+    values_and_scores,
+)
 from nghvi._core.model import LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._programs import program
 from nghvi._typing import Data, Key
+from nghvi.recipes.plan import HUGE
 from nghvi.recipes.verdict import TOLERANCE
 
 ASTRAY, UNLIKE = 0.03, 0.05
@@ -34,8 +40,9 @@ def refinements_needed(
     The log densities of the model and of its yardstick differ by d(theta). If q is right, a linear
     trend of d over its draws moves the posterior mean by as many sds, and a quadratic one c z^2 its
     sd by the share c; noise around these trends moves neither. If d is too large, the first model
-    between the two for which it is half of that is enough. If integrals are ``costly``, the slope
-    of d at the centre has to do, and for rows in batches its level.
+    between the two for which it is half of that is enough; a mean over draws is refined until the
+    next refinement changes little, or until it is no longer affordable. If integrals are
+    ``costly``, the slope of d at the centre has to do, and for rows in batches its level.
     """
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         return 0
@@ -69,7 +76,21 @@ def refinements_needed(
     number = 1
     while not (eqx.tree_equal(better, yardstick) or is_exact(better, 0.5)):
         better, number = better.refined(), number + 1
+    # Where draws are far too few, fits with somewhat more would be in vain.
+    while model.is_drawn(data) and is_affordable(better, data):
+        finer = values(better.refined())
+        if _apart(finer - right, noise)[1] < ASTRAY:
+            break
+        better, right, number = better.refined(), finer, number + 1
     return number
+
+
+def is_affordable(model: LatentModel, data: Data) -> bool:
+    """Return whether a fit with these integrals takes minutes at most."""
+    if not isinstance(model, MarginalModel):
+        return True
+    many = model.is_drawn(data) and evaluation_size(model, data) > HUGE
+    return model.integration_is_affordable and not many
 
 
 def _trend_of_noise(key: Key, model: MarginalModel, data: Data, q: Variational) -> float | None:
