@@ -19,7 +19,7 @@ from nghvi._programs import program
 from nghvi._sklearn import check_is_fitted
 from nghvi._typing import Data
 from nghvi.data import Rows
-from nghvi.data.frame import Tabular
+from nghvi.data.frame import Column, Tabular
 from nghvi.data.labels import encode_groups
 from nghvi.estimators._base import MixedEstimator
 from nghvi.estimators.choices import check_counts, check_draws
@@ -44,7 +44,7 @@ CURVE_COLUMNS = ("group", "mean", "lower", "upper")  # besides the input
 
 def lek_profile(
     estimator: MixedEstimator,
-    variable: Any,
+    variable: Column,
     groups: Any = None,
     reference: Mapping | pd.Series | None = None,
     *,
@@ -107,7 +107,7 @@ def lek_profile(
 
 def partial_dependence(
     estimator: MixedEstimator,
-    variable: Any,
+    variable: Column,
     X: Tabular,
     groups: Any = None,
     *,
@@ -260,7 +260,7 @@ def _check_settings(n_grid: int, draws: int, level: float, seed: int) -> None:
     check_level(level)
 
 
-def _input_name(estimator: MixedEstimator, variable: Any) -> str:
+def _input_name(estimator: MixedEstimator, variable: Column) -> str:
     """Return the name of an input, which for arrays may be given by its column number."""
     check_is_fitted(estimator)
     named = hasattr(estimator, "feature_names_in_") or isinstance(variable, str)

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nghvi import interpret
 from nghvi._core.errors import InputError
-from nghvi.data.frame import DataError, Tabular
+from nghvi.data.frame import Column, DataError, Tabular
 from nghvi.estimators import tables
 from nghvi.estimators._base import MixedEstimator
 
@@ -193,7 +193,7 @@ UNGROUPED = (interpret.POPULATION, interpret.ALL)
 
 def lek(
     estimator: MixedEstimator,
-    variable: Any,
+    variable: Column,
     groups: Any = None,
     reference: Any = None,
     ax: Axes | None = None,
@@ -208,7 +208,7 @@ def lek(
 
 def partial_dependence(
     estimator: MixedEstimator,
-    variable: Any,
+    variable: Column,
     X: Tabular,
     groups: Any = None,
     ax: Axes | None = None,

@@ -335,10 +335,11 @@ def test_offset_counts_and_independent_effects(rows):
 
 @pytest.fixture(scope="module")
 def counts():
+    # Levels and rows as in docs/howto/factors.md, whose fits then use the same programs.
     rng = np.random.default_rng(4)
-    firm, month = (each.ravel() for each in np.meshgrid(range(20), range(6)))
-    x, level = rng.standard_normal(120), rng.standard_normal(20)
-    shocks = 0.5 * rng.standard_normal(6)
+    firm, month = (each.ravel() for each in np.meshgrid(range(15), range(8)))
+    x, level = rng.standard_normal(120), rng.standard_normal(15)
+    shocks = 0.5 * rng.standard_normal(8)
     mean = np.exp(0.5 + 0.4 * x + 0.7 * level[firm] + shocks[month])
     named = {"firm": [f"f{k:02d}" for k in firm], "month": month}
     return pd.DataFrame({"y": rng.poisson(mean), "x": x, **named})
