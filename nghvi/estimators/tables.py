@@ -295,16 +295,21 @@ def typical_inputs(raw: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 def effects_table(posterior: MixedPosterior, factor: Column | None = None) -> pd.DataFrame:
     """Return posterior mean and sd of every effect; ``factor`` names one of several factors."""
-    names = posterior.names
-    effects, levels, heading, chosen = names.effects, names.groups, "group", 0
-    if names.factors:
-        chosen = _place_of_factor(posterior, factor)
-        heading, effects, levels = names.factors[chosen]
-    mean, sd = posterior.effect_moments()[chosen]
-    columns = {}
-    for j, name in enumerate(effects):
-        columns[f"{name}_mean"], columns[f"{name}_sd"] = mean[:, j], sd[:, j]
-    return pd.DataFrame(columns, index=pd.Index(levels, name=heading))
+    chosen = _place_of_factor(posterior, factor) if posterior.names.factors else 0
+    return list(effects_tables(posterior).values())[chosen]
+
+
+def effects_tables(posterior: MixedPosterior) -> dict[str, pd.DataFrame]:
+    """Return mean and sd of every effect by factor; a single factor is called "group"."""
+    names, found = posterior.names, {}
+    factors = names.factors or [("group", names.effects, names.groups)]
+    moments = zip(factors, posterior.effect_moments(), strict=True)
+    for (heading, effects, levels), (mean, sd) in moments:
+        columns = {}
+        for j, name in enumerate(effects):
+            columns[f"{name}_mean"], columns[f"{name}_sd"] = mean[:, j], sd[:, j]
+        found[heading] = pd.DataFrame(columns, index=pd.Index(levels, name=heading))
+    return found
 
 
 def _place_of_factor(posterior: MixedPosterior, factor: Column | None) -> int:

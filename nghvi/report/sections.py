@@ -357,11 +357,10 @@ def groups(subject: Subject) -> Html | None:
         said += " The intercept is the response when all learnt features are zero."
     shown = effects[:MOST_EFFECTS] if words.is_linear(estimator) else effects[:1]
     factors = estimator.posterior_.names.factors
-    found = {factor.name: estimator.group_effects(factor.name) for factor in factors}
-    found = found or {"": estimator.group_effects()}
+    found = tables.effects_tables(estimator.posterior_)  # all at once: none costs less
 
     def draw(ax: Any, effect: str) -> None:
-        name, _, factor = effect.rpartition(" | ") if factors else (effect, "", "")
+        name, _, factor = effect.rpartition(" | ") if factors else (effect, "", "group")
         draw_caterpillar(found[factor], name, ax).set_title(f"Group effects: {effect}")
 
     pictures = [

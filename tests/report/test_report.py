@@ -10,7 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import nghvi
-from nghvi.estimators.tables import Drawn
+from nghvi.estimators.tables import Drawn, effects_table, effects_tables
+from nghvi.posterior.mixed_posterior import Named
 from nghvi.report import sections, words
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -203,3 +204,23 @@ def test_long_names_are_broken_above_small_pictures():
     ax = Figure().add_subplot()
     sections._density(drawn, next(iter(values)), ax)
     assert ax.get_title() == "sd between groups: intercept\n| student"
+
+
+def test_effects_of_all_factors_are_computed_once():
+    asked = []
+
+    class Posterior:
+        names = Named.of_factors(
+            ("intercept",),
+            [("intercept",), ("intercept", "x")],
+            {"firm": np.array(["a", "b"]), "month": np.array([1, 2, 3])},
+        )
+
+        def effect_moments(self):
+            asked.append(1)
+            return [(np.full((k, r), 0.5), np.ones((k, r))) for k, r in ((2, 1), (3, 2))]
+
+    found = effects_tables(Posterior())
+    assert len(asked) == 1
+    assert {name: table.shape for name, table in found.items()} == {"firm": (2, 2), "month": (3, 4)}
+    pd.testing.assert_frame_equal(effects_table(Posterior(), "month"), found["month"])
