@@ -368,6 +368,11 @@ def _found(name: str, data: Tabular, columns: Iterable[str]) -> str:
     """Return a sentence on where a column that is missing may be found."""
     if name in getattr(getattr(data, "index", None), "names", ()):
         return f"{name!r} is a level of the index; make it a column with data.reset_index()."
+    if getattr(getattr(data, "columns", None), "nlevels", 1) > 1:
+        return (
+            "The names of columns have several levels; join them: data.columns = "
+            "['_'.join(map(str, c)) for c in data.columns]."
+        )
     return suggest(name, columns)
 
 

@@ -71,6 +71,7 @@ def test_a_formula_says_what_to_do_instead(formula, frame, said):
         (X, {"group": FRAME["g"]}, r"group=a Series: give the name.*X.assign\(group=labels\)"),
         (X, {"weights": np.ones(500)}, "weights=a ndarray: it must be the name of a column"),
         (X, {"exposure": 2.0}, "does not support an exposure"),
+        (pd.concat({"survey": X}, axis=1), {}, r"several levels; join them: data.columns ="),
         (X.to_numpy(), {}, r"set_output\(transform='pandas'\)"),
         (X.assign(b=pd.PeriodIndex(["2024-01"] * len(X), freq="M")), {}, r"'b' is.*period\[M\]"),
     ],
