@@ -25,7 +25,8 @@ from nghvi._core.score import Integrated, Sampled, Score
 from nghvi._core.step_rules import Adam
 from nghvi.data import Rows
 from nghvi.families import FactorGaussian
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Perceptron
 from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors

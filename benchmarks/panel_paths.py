@@ -18,7 +18,8 @@ import pandas as pd
 from nghvi.data import Rows
 from nghvi.families import family_of
 from nghvi.inference import infer
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Perceptron
 from nghvi.paper.finance import load_panel
 from nghvi.paper.finance.stock_panel import GROUP, RETURN

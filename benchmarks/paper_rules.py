@@ -20,7 +20,8 @@ from nghvi.data.grouped import Rows
 from nghvi.families import family_of
 from nghvi.inference import infer
 from nghvi.methods import published_start
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.studies.facts import about
 from nghvi.priors import InverseGamma, Priors

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from nghvi.data import Rows
 from nghvi.inference import infer, unravel_draws
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity
 from nghvi.paper.finance import load_panel
 from nghvi.paper.finance.stock_panel import GROUP, RETURN

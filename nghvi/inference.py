@@ -29,14 +29,14 @@ from nghvi.families import Factor, Full
 from nghvi.families.mixture import members_of
 from nghvi.models.collapsed import Collapsed, completed
 from nghvi.models.divided import Sharded, in_batches, mesh_of, place_latents, shard
+from nghvi.recipes.by_surface import Found
 from nghvi.recipes.chains import chains_suit, moved_pool
 from nghvi.recipes.importance import LARGEST_DIMENSION, Pool, importance_pool, pareto_shape
 from nghvi.recipes.plan import HUGE, LARGEST_FULL, Plan, collapsed_if_possible, integrals_are_costly
-from nghvi.recipes.refinement import is_affordable, refinements_needed
-from nghvi.recipes.run import Keep, Position, Progress, Run, first_theta, run
+from nghvi.recipes.refined_fit import for_evaluation, refined_fit
+from nghvi.recipes.run import Keep, Position, Progress, Run
 from nghvi.recipes.settings import METHODS as METHODS
 from nghvi.recipes.settings import Settings
-from nghvi.recipes.smooth import laplace_start
 from nghvi.recipes.surface import draws_for_surface
 from nghvi.recipes.verdict import Cause, Status, Verdict
 
@@ -48,8 +48,6 @@ TELLING, FEWER, USUAL = 70_000_000, 100, 250
 and most number of draws."""
 ENORMOUS, FEW = 50_000_000, 10
 """Numbers touched by an evaluation beyond which only few draws are evaluated, too few for k-hat."""
-GLANCE = 15
-"""Number of steps after which a fit checks whether its integrals are exact enough."""
 AFFORDABLE = 600_000_000
 """Numbers that the importance weights of a fit may touch."""
 COMPLETED = 2000
@@ -150,11 +148,12 @@ def infer(
     divided, parts, settings, resume = _divide(model, data, settings, resume)
     plan = Plan.of(settings, divided, parts)
     with Ahead() as ahead:
-        fitted, done = _fit(key, plan, divided, parts, ahead, progress, resume, keep)
-    final = _for_evaluation(key, plan, divided, fitted, parts, done.q)
+        fitted, done, known = refined_fit(key, plan, divided, parts, ahead, progress, resume, keep)
+    final = for_evaluation(key, plan, divided, fitted, parts, done.q)
     correct = settings.importance and not plan.explicit
     chained = correct and done.position is None and chains_suit(settings, final, parts, done.q)
-    found = finish(key, final, parts, done, correct=correct and not chained, fitted=fitted)
+    plainly = correct and not chained
+    found = finish(key, final, parts, done, correct=plainly, fitted=fitted, known=known)
     if chained and found.verdict.status is not Status.FAILED:
         given = jax.random.fold_in(key, 10**6 + 2), done.q, cast(MarginalModel, final), parts
         moved = moved_pool(*given, found.pool.log_evidence)
@@ -197,111 +196,6 @@ def _placed(position: Position | None, mesh: Mesh) -> Position | None:
     return position._replace(current=position.current._replace(state=state))
 
 
-def _fit(
-    key: Key,
-    plan: Plan,
-    model: LatentModel,
-    data: Data,
-    ahead: Ahead,
-    progress: Progress | None,
-    resume: Position | None,
-    keep: Keep | None,
-) -> tuple[LatentModel, Run]:
-    """Fit, and fit again with refined integrals as long as the result shows that it is needed."""
-    if plan.costly:  # few nodes for the fit, more for its evaluation
-        rough = cast(MarginalModel, model).approximate()
-        model = rough if plan.drawn else _affordably_refined(rough)
-    elif plan.by_newton and not plan.drawn and isinstance(model, MarginalModel):
-        model = model.refinable()
-    refinements = 0 if resume is None else resume.refinements
-    model = _refined(model, refinements)
-    example = Batches.example_of(data)
-    begin: Variational | None = None
-    if _is_drawn(model, data):
-        model, begin = _begun(key, plan, cast(MarginalModel, model), data)
-    elif plan.by_newton and not plan.drawn and model.looks_up(data):
-        first = first_theta(key, model, data, plan.settings.begin)
-        begin = laplace_start(cast(MarginalModel, model), data, first)
-    while True:
-        if begin is not None:
-            model = cast(MarginalModel, model).with_lookup(begin, data)
-        needed = 0
-
-        def settled(q: Variational, model: LatentModel = model) -> bool:
-            nonlocal needed
-            refinable = plan.smooth and not plan.drawn
-            needed = refinements_needed(key, model, data, q, plan.costly) if refinable else 0
-            return needed == 0 or not is_affordable(_refined(model, needed), data)
-
-        glance = GLANCE if plan.by_newton and not plan.costly else None
-
-        def record(position: Position, ends: bool, refinements: int = refinements) -> None:
-            if keep is not None:
-                keep(position._replace(refinements=refinements), ends)
-
-        recipe = plan.recipe(key, model, example, begin)
-        recipe.make_ahead(ahead, key, model, data)
-        done = run(recipe, key, model, data, progress, resume, record, settled, glance)
-        if done.position is not None:
-            # The returned model is already refined, unless the fit uses an approximation.
-            left = done.position._replace(refinements=refinements if plan.costly else 0)
-            return model, done._replace(position=left)
-        if needed == 0:
-            return model, done
-        better = _refined(model, needed)
-        if not is_affordable(better, data):
-            if done.verdict.status is not Status.FAILED:
-                cause = Cause.DRAWS if _is_drawn(model, data) else Cause.UNAFFORDABLE
-                done = done._replace(verdict=Verdict(Status.NOT_CONVERGED, cause))
-            return model, done
-        model, resume, refinements, begin = better, None, refinements + needed, done.q
-
-
-def _is_drawn(model: LatentModel, data: Data) -> bool:
-    return isinstance(model, MarginalModel) and model.is_drawn(data)
-
-
-def _refined(model: LatentModel, times: int) -> LatentModel:
-    for _ in range(times):
-        model = cast(MarginalModel, model).refined()
-    return model
-
-
-def _begun(
-    key: Key, plan: Plan, model: MarginalModel, data: Data
-) -> tuple[MarginalModel, Variational]:
-    """Return the model, its draws placed at the mode of an approximation, and that as start."""
-    rough = model.approximate()
-    begin = laplace_start(rough, data, first_theta(key, rough, data, plan.settings.begin))
-    return _placed_at(model, data, begin.centre), begin
-
-
-@program
-def _placed_at(model: MarginalModel, data: Data, theta: Array) -> MarginalModel:
-    return model.placed(unraveller(model, data)(theta), data)
-
-
-def _for_evaluation(
-    key: Key,
-    plan: Plan,
-    given: LatentModel,
-    fitted: LatentModel,
-    data: Data,
-    q: Variational,
-) -> LatentModel:
-    """Return the model with integrals exact enough for the evaluation of the result."""
-    model = fitted
-    if plan.drawn and plan.smooth:
-        while needed := refinements_needed(key, model, data, q, plan.costly):
-            better = cast(MarginalModel, _refined(model, needed))
-            if not better.integration_is_affordable:
-                break
-            model = better
-    if not plan.costly:
-        return model
-    return given if plan.drawn else _affordably_refined(cast(MarginalModel, model))
-
-
 def _undivided(found: Inference, data: Data) -> Inference:
     """Return the result with model and data as given, since nothing else needs the pieces."""
     if not isinstance(found.model, DividedModel):
@@ -331,11 +225,6 @@ def _completed(key: Key, found: Inference) -> Inference:
     return dataclasses.replace(found, model=found.model.model, q=q, pool=whole)
 
 
-def _affordably_refined(model: MarginalModel) -> MarginalModel:
-    better = model.refined()
-    return better if better.integration_is_affordable else model
-
-
 def finish(
     key: Key,
     model: LatentModel,
@@ -344,11 +233,13 @@ def finish(
     *,
     correct: bool,
     fitted: LatentModel | None = None,
+    known: Found | None = None,
 ) -> Inference:
     """Return the inference: ELBO, k-hat, evidence and the pool of draws added to a run.
 
     ``correct``: whether draws may be weighted. ``fitted``: the model of the fit, if that is a
-    rougher one; its cost decides how many draws are evaluated.
+    rougher one; its cost decides how many draws are evaluated. ``known``: what the fit itself has
+    evaluated.
     """
     key_pool, key_elbo = jax.random.split(jax.random.fold_in(key, 10**6))
     nan = float("nan")
@@ -369,7 +260,10 @@ def finish(
     told = correct and model.one_by_one and rough_size > COSTLY and draws > FEW
     if told and done.q.dim <= LARGEST_DIMENSION:
         draws = max(min(draws, FEWER), draws_for_surface(done.q.dim, told))
-    found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch, with_scores=told)
+    if known is None:
+        found = evaluate(key_elbo, done.q, model, data, draws=draws, batch=batch, with_scores=told)
+    else:
+        found = known.evaluation
     if not np.isfinite(found.elbo):
         lost = int(np.sum(~np.isfinite(found.log_ratio)))
         done = done._replace(verdict=_failed(lost, len(found.log_ratio)))
@@ -378,7 +272,9 @@ def finish(
     corrected = None
     if correct and gap > (EXACT if 2**10 * size <= AFFORDABLE else CLOSE_ENOUGH):
         rng = _generator(key_pool)
-        number = int(np.clip(np.log2(AFFORDABLE / size), 10, 12))
+        surface = None if known is None else known.surface
+        # A surface makes most draws cheap.
+        number = int(np.clip(np.log2(AFFORDABLE / size), 10 if surface is None else 11, 12))
         corrected = importance_pool(
             found,
             model,
@@ -387,6 +283,7 @@ def finish(
             log2_draws=number,
             batch=batch,
             expensive=rough_size > EXPENSIVE,
+            surface=surface,
         )
     if corrected is None:
         corrected = _pool(key_pool, done.q)._replace(log_evidence=found.log_evidence)

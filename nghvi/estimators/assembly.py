@@ -37,7 +37,8 @@ from nghvi.estimators.spec import (
 )
 from nghvi.formula import parse
 from nghvi.methods import published
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.posterior.mixed_posterior import Named
 from nghvi.priors import HuangWand, Priors
 from nghvi.responses import RESPONSES, Gaussian, WeightedGaussian

@@ -34,7 +34,7 @@ from nghvi._linalg import small
 from nghvi._linalg.tree import map_in_parts
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data.elimination import Elimination
-from nghvi.latents import integrate, schur
+from nghvi.latents import rules, schur
 from nghvi.latents.crossed import CrossedProblem, Proposal, Whitened, laplace
 
 SIDE_BY_SIDE = 1_000_000
@@ -48,7 +48,7 @@ slopes from which its curvatures are estimated, and bounds on these estimates.""
 
 def num_integrated(plan: Elimination, num_nodes: int) -> int:
     """Return how many factors quadrature integrates: the first, and affordable ones around it."""
-    points = np.cumprod([integrate.num_points(num_nodes, r) for r in plan.effects])
+    points = np.cumprod([rules.num_points(num_nodes, r) for r in plan.effects])
     return max(1, int(np.sum(points[: plan.first_rest] <= MOST_POINTS)))
 
 
@@ -58,7 +58,7 @@ def num_points(plan: Elimination, num_nodes: int) -> int:
 
 
 def _points(effects: tuple[int, ...], num_nodes: int) -> int:
-    return math.prod(integrate.num_points(num_nodes, r) for r in effects)
+    return math.prod(rules.num_points(num_nodes, r) for r in effects)
 
 
 def num_drawn(plan: Elimination, num_nodes: int) -> int:
@@ -106,7 +106,7 @@ def integrated(
     """Integrate factor e and those nested in it; ``later``: deviations of all later factors."""
     own, plan = proposal.conditional.eliminated[e], problem.data.plan
     coupled = schur.coupled(own, plan.steps[e], list(later))
-    points, log_weights = integrate.rule(num_nodes, plan.effects[e]).of_groups(plan.levels[e])
+    points, log_weights = rules.rule(num_nodes, plan.effects[e]).of_groups(plan.levels[e])
 
     def place(shift: Array) -> Array:
         return small.solve_lower(own.root, shift - coupled, transpose=True)

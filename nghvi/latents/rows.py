@@ -195,15 +195,22 @@ class Mode(NamedTuple):
         return self.distance <= FOUND
 
 
-def conditional_mode(problem: RowProblem, tolerance: float = NEWTON_TOLERANCE) -> Mode:
+def conditional_mode(
+    problem: RowProblem,
+    tolerance: float = NEWTON_TOLERANCE,
+    start: Float[Array, "r k"] | None = None,
+) -> Mode:
     """Return the mode of p(u_k | theta, y_k) for every group, held fixed in derivatives.
 
     The tolerance is in conditional sds, since a group of many rows knows its effects well.
+    ``start``: where the search begins; None stands for the centre of the prior.
     """
     problem = jax.lax.stop_gradient(problem)
-    start = jnp.zeros((problem.design.shape[1], problem.data.num_groups))
+    certain = CERTAIN if start is None else max(CERTAIN, tolerance)
+    if start is None:
+        start = jnp.zeros((problem.design.shape[1], problem.data.num_groups))
     if problem.response.log_concave or tolerance >= CLOSE:
-        return _climb(problem, start, tolerance, close=False)
+        return _climb(problem, start, tolerance, close=False, certain=certain)
     near = _climb(problem, start, CLOSE, close=False)
     return _climb(problem, near.effects, tolerance, close=True)
 
@@ -219,8 +226,17 @@ class _Ascent(NamedTuple):
     tries: Int[Array, ""]
 
 
-def _climb(problem: RowProblem, start: Float[Array, "r k"], tolerance: float, close: bool) -> Mode:
-    """Take Newton steps, each halved until it gains, until all groups are within the tolerance."""
+def _climb(
+    problem: RowProblem,
+    start: Float[Array, "r k"],
+    tolerance: float,
+    close: bool,
+    certain: float = CERTAIN,
+) -> Mode:
+    """Take Newton steps, each halved until it gains, until all groups are within the tolerance.
+
+    ``certain``: distance from which a last full step is taken.
+    """
 
     def unfinished(at: _Ascent) -> Array:
         # Written so that a group whose distance is NaN continues.
@@ -242,5 +258,5 @@ def _climb(problem: RowProblem, start: Float[Array, "r k"], tolerance: float, cl
     nowhere = NewtonStep(jnp.zeros_like(start), jnp.inf * whole, 0 * whole)
     first = _Ascent(start, -jnp.inf * whole, nowhere, whole, -jnp.ones((), jnp.int32))
     end = jax.lax.while_loop(unfinished, move, first)
-    last = jnp.where(end.newton.distance <= CERTAIN, end.newton.step, 0.0)
+    last = jnp.where(end.newton.distance <= certain, end.newton.step, 0.0)
     return Mode(end.effects + last, end.height, end.newton.distance)

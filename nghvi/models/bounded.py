@@ -29,11 +29,11 @@ from nghvi._core.draws import flat_normal
 from nghvi._core.response import Response
 from nghvi._typing import Key, Scalar
 from nghvi.data import Rows
-from nghvi.latents import integrate
+from nghvi.latents import rules
 from nghvi.models.collapsed import Collapsed, Eliminated, Normal, eliminate
 from nghvi.models.parameters import MixedParams
 
-RULE = integrate.rule(5, 1)
+RULE = rules.rule(5, 1)
 POINTS, WEIGHTS = RULE.points.ravel(), np.exp(RULE.log_weights.ravel())
 """The rule for means over the predictor of a row."""
 CLOSE, LONGEST, MOST_STEPS = 0.05, 3.0, 50

@@ -15,7 +15,7 @@ from nghvi._typing import Key, Scalar
 from nghvi.data import LinearStatistics
 from nghvi.data.factors import CrossedRows
 from nghvi.data.grouped import select
-from nghvi.latents import crossed, crossed_integrals, integrate
+from nghvi.latents import crossed, crossed_integrals, rules
 from nghvi.latents.rows import RowProblem, log_likelihood, whiten_design
 from nghvi.models import parameters
 from nghvi.models.joint_mode import Levels
@@ -44,7 +44,7 @@ class GeneralFactors(WithFactors):
 
     @property
     def nodes(self) -> int:
-        few = integrate.first_nodes(max(self.effects))
+        few = rules.first_nodes(max(self.effects))
         return few if self.num_pairs <= PAIRS else FINER.get(max(self.effects), few)
 
     @property
@@ -53,7 +53,7 @@ class GeneralFactors(WithFactors):
 
     @property
     def _num_points(self) -> int:
-        return 2 * self.num_pairs * integrate.num_points(self.nodes, max(self.effects))
+        return 2 * self.num_pairs * rules.num_points(self.nodes, max(self.effects))
 
     @property
     def integration_is_affordable(self) -> bool:

@@ -20,10 +20,9 @@ from nghvi._core.response import Response
 from nghvi._linalg import small
 from nghvi._typing import Key, PyTree, Scalar
 from nghvi.data import LinearStatistics, Moments, Panel, Rows
-from nghvi.data.grouped import Grouped, select
-from nghvi.data.panel import collapse
-from nghvi.latents import conjugate, drawn, integrate
-from nghvi.latents.rows import RowProblem, log_likelihood
+from nghvi.data.grouped import select
+from nghvi.latents import conjugate, drawn, integrate, rules
+from nghvi.latents.rows import RowProblem, conditional_mode, log_likelihood
 from nghvi.models import parameters
 from nghvi.models.joint_mode import Levels
 from nghvi.models.parameters import LinearStart, MixedParams, Spread, draws_of_prior
@@ -52,7 +51,8 @@ class MixedModel(MarginalModel):
     in the coordinates of :mod:`nghvi.models.parameters` with these units. ``start``: where a
     network with a skip starts. ``num_facts``: how many of the last columns are not inputs but
     facts that the response knows about rows, such as trials. ``grid``: the quadrature as data, in
-    place of ``num_nodes``, while a fit may refine it (:meth:`refinable`).
+    place of ``num_nodes``, while a fit may refine it (:meth:`refinable`). ``near``: whitened
+    effects from which the search for their conditional modes begins (:meth:`placed`).
     """
 
     trunk: Trunk
@@ -66,7 +66,8 @@ class MixedModel(MarginalModel):
     effects_unit: Float[Array, " r"] | None = None
     start: LinearStart | None = None
     num_facts: int = eqx.field(static=True, default=0)
-    grid: integrate.Grid | None = None
+    grid: rules.Grid | None = None
+    near: Float[Array, "r k"] | None = None
     spread: Spread | None = None
 
     @property
@@ -81,7 +82,7 @@ class MixedModel(MarginalModel):
     def nodes(self) -> int:
         """Number of quadrature nodes per dimension, or radii; 1 is Laplace's approximation."""
         known = self.num_nodes if self.grid is None else int(self.grid.num_nodes)
-        return integrate.first_nodes(self.num_effects) if known is None else known
+        return rules.first_nodes(self.num_effects) if known is None else known
 
     @property
     def many_modes(self) -> bool:
@@ -123,30 +124,38 @@ class MixedModel(MarginalModel):
     def refined(self) -> "MixedModel":
         if self.in_closed_form:
             return self
-        finer = integrate.finer(self.nodes, self.num_effects)
-        grid = None if self.grid is None else integrate.Grid.roomy(finer, self.num_effects)
+        finer = rules.finer(self.nodes, self.num_effects)
+        grid = None if self.grid is None else rules.Grid.roomy(finer, self.num_effects)
         return dataclasses.replace(self, num_nodes=finer if grid is None else None, grid=grid)
 
     def yardstick(self) -> "MixedModel":
         better = self.refined()  # two Gauss-Hermite rules may miss the same far part
-        alike = not self.in_closed_form and integrate.is_hermite(better.nodes, self.num_effects)
+        alike = not self.in_closed_form and rules.is_hermite(better.nodes, self.num_effects)
         return better.refined() if alike else better
 
     def refinable(self) -> "MixedModel":
         if self._num_points == 1:
             return self
-        grid = integrate.Grid.roomy(self.nodes, self.num_effects)
+        grid = rules.Grid.roomy(self.nodes, self.num_effects)
         return dataclasses.replace(self, num_nodes=None, grid=grid)
 
     def plain(self) -> "MixedModel":
-        usual = self.nodes == integrate.first_nodes(self.num_effects)
+        usual = self.nodes == rules.first_nodes(self.num_effects)
         nodes = None if usual else self.nodes
-        return self if self.grid is None else dataclasses.replace(self, num_nodes=nodes, grid=None)
+        if self.grid is None:
+            return self
+        return dataclasses.replace(self, num_nodes=nodes, grid=None, near=None)
+
+    def placed(self, params: MixedParams, data: GroupedData) -> "MixedModel":
+        if self.grid is None:
+            return self
+        mode = conditional_mode(self.row_problem(params, data), start=self.near)
+        return dataclasses.replace(self, near=mode.effects)
 
     def approximate(self) -> "MixedModel":
         if self.in_closed_form:
             return self
-        return dataclasses.replace(self, num_nodes=1, grid=None)
+        return dataclasses.replace(self, num_nodes=1, grid=None, near=None)
 
     def in_few_digits(self) -> "MixedModel":
         return dataclasses.replace(self, trunk=self.trunk.rough())
@@ -170,15 +179,15 @@ class MixedModel(MarginalModel):
 
     @property
     def _num_points(self) -> int:
-        return 1 if self.in_closed_form else integrate.num_points(self.nodes, self.num_effects)
+        return 1 if self.in_closed_form else rules.num_points(self.nodes, self.num_effects)
 
     @property
     def integration_is_cheap(self) -> bool:
-        return self._num_points <= integrate.CHEAP_GRID
+        return self._num_points <= rules.CHEAP_GRID
 
     @property
     def integration_is_affordable(self) -> bool:
-        return self._num_points <= integrate.LARGEST_GRID
+        return self._num_points <= rules.LARGEST_GRID
 
     def init_params(self, key: Key, data: GroupedData) -> MixedParams:
         return parameters.first_params(self, key, data)
@@ -342,7 +351,8 @@ class MixedModel(MarginalModel):
             eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)
             fit = log_likelihood(self.response_of(data), self.dispersion(params), data, eta)
         else:
-            fit = integrate.log_marginal(self.row_problem(params, data), self.grid or self.nodes)
+            problem = self.row_problem(params, data)
+            fit = integrate.log_marginal(problem, self.grid or self.nodes, self.near)
         return fit + self.log_prior(params)
 
     def log_joint(self, params: MixedParams, latents: Effects, data: GroupedData) -> Scalar:
@@ -423,7 +433,7 @@ class MixedModel(MarginalModel):
 
     @property
     def _proposal_nodes(self) -> int:
-        return self.nodes if self.num_effects <= integrate.LARGEST_PRODUCT else 1
+        return self.nodes if self.num_effects <= rules.LARGEST_PRODUCT else 1
 
     def effect_moments(
         self, key: Key, params: MixedParams, data: GroupedData
@@ -440,10 +450,3 @@ class MixedModel(MarginalModel):
 
     def _moments(self, params: MixedParams, data: GroupedData) -> Moments:
         return data.moments(lambda x: self.features(params, x), self.all_coef(params), self.random)
-
-
-def prepare(model: MixedModel, rows: Rows) -> Grouped:
-    """Return the smallest form of the data that serves the model exactly."""
-    if model.response.conjugate and model.trunk.linear:
-        return LinearStatistics.from_rows(rows, model.random, known=model.known_coef)
-    return collapse(rows, sums_suffice=model.response.conjugate, merge=model.gibbs is None)

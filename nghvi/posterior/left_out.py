@@ -42,7 +42,7 @@ from nghvi._typing import Data, Key
 from nghvi.data import Rows
 from nghvi.data.grouped import Observations
 from nghvi.data.working_copy import StreamedRows
-from nghvi.latents import integrate
+from nghvi.latents import integrate, rules
 from nghvi.latents.rows import whiten_design
 from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import MixedParams
@@ -87,7 +87,7 @@ def left_out(
     effects, parts, model = effects_of(posterior.model), posterior.parts, posterior.model
     on_disk, rng = isinstance(posterior.data, StreamedRows), np.random.default_rng(seed)
     if not on_disk and _nodes_are_few(model):
-        numbers = len(observed.y) * integrate.num_points(NODES, model.num_effects)
+        numbers = len(observed.y) * rules.num_points(NODES, model.num_effects)
         draws = min(draws, max(FEWEST_AT_NODES, int(NUMBERS_AT_ALL // numbers)))
         theta = posterior.inference.pool.resample(draws, rng)
         yield from at_nodes(posterior, value, observed, theta, seed)
@@ -188,7 +188,7 @@ def at_nodes(
         at = groups.rows(codes), Observed(*map(jnp.asarray, rows._replace(codes=index)))
         tried = [
             np.asarray(_at_shared_nodes(densities, *fixed, theta[:TRIED], *at, nodes).without)
-            for nodes in (NODES, integrate.finer(NODES, model.num_effects))
+            for nodes in (NODES, rules.finer(NODES, model.num_effects))
         ]
         found = jax.tree.map(np.array, _at_shared_nodes(value, *fixed, theta, *at, NODES))
         far = np.flatnonzero(~(np.abs(tried[0] - tried[1]) < AGREE).all(axis=0))
@@ -312,7 +312,7 @@ def _with_own_nodes(
 
     ``groups`` are those of :meth:`_Groups.without`; ``found`` are the values with shared nodes.
     """
-    num_nodes = integrate.finer(NODES, model.num_effects)
+    num_nodes = rules.finer(NODES, model.num_effects)
 
     def one(draw: tuple[Array, Any]) -> tuple[Any, Array]:
         params = params_at(model, data, draw[0])
@@ -346,5 +346,5 @@ def _fewer(
     share = jnp.exp(log_share)
     mean = jnp.sum(share * eta, axis=0)
     sd = jnp.sqrt(jnp.sum(share * (eta - mean) ** 2, axis=0))
-    nodes, logs = integrate.rule(OF_PREDICTOR, 1)
+    nodes, logs = rules.rule(OF_PREDICTOR, 1)
     return mean + nodes[:, 0] * sd, jnp.broadcast_to(logs, (len(nodes), len(mean)))

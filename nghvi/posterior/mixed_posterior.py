@@ -27,9 +27,10 @@ from nghvi.data.scaling import Scaling
 from nghvi.data.source import Groups
 from nghvi.data.working_copy import StreamedRows
 from nghvi.inference import Inference, unravel_draws
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import MixedParams
 from nghvi.models.several_factors import WithFactors
+from nghvi.models.smallest_form import prepare
 from nghvi.posterior.effects import average_moments, effects_of
 
 FEW = 100

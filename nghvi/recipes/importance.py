@@ -39,8 +39,9 @@ from nghvi.recipes.surface import (
 
 RELIABLE = 0.7
 """Pareto shape above which importance weights are not to be trusted."""
-DEGREES = 7.0
-"""Degrees of freedom of the t from which draws are proposed."""
+DEGREES, DEGREES_BY_SURFACE = 7.0, 15.0
+"""Degrees of freedom of the t from which draws are proposed, and of the one whose moments a surface
+gave: its centre is right, so that fewer draws need be far out, where all are evaluated."""
 LARGEST_DIMENSION = 60
 """Number of parameters beyond which weights are not tried."""
 ENOUGH = 1500
@@ -166,12 +167,13 @@ def importance_pool(
     log2_draws: int = 12,
     batch: int | None = None,
     expensive: bool = True,
+    surface: Surface | None = None,
 ) -> Pool | None:
     """Return corrected draws, given those of an evaluation; None if weights are not reliable.
 
     ``rounds``: how often new draws may be proposed; ``log2_draws``: draws of a full round, as a
     power of two; ``batch``: draws evaluated side by side; ``expensive``: whether densities take so
-    long that the second round is reduced as well.
+    long that the second round is reduced as well; ``surface``: one through more draws, if known.
     """
     m = evaluation.theta.shape[1]
     if m > LARGEST_DIMENSION or not np.isfinite(evaluation.log_ratio).any():
@@ -180,10 +182,9 @@ def importance_pool(
     weight, k_hat = smooth_weights(log_ratio)
     current = Pool(evaluation.theta, weight, k_hat, False)
     kept: list[Pool] = []
-    surface: Surface | None = None
     few = len(weight) < 2 ** (log2_draws - 2)
     enough = len(weight) >= draws_for_surface(m, evaluation.score is not None)
-    if few and enough and k_hat < RELIABLE:
+    if surface is None and few and enough and k_hat < RELIABLE:
         surface = fitted_surface(evaluation.theta, evaluation.log_target, weight, evaluation.score)
     if surface is not None:
         current = _moved(current, surface, log2_draws, rng)
@@ -197,9 +198,10 @@ def importance_pool(
         centre, root = _moments(current)
         if root is None:
             break
-        standard = _t_points(m, log2_draws - reduction, rng)
+        degrees = DEGREES if surface is None else DEGREES_BY_SURFACE
+        standard = _t_points(m, log2_draws - reduction, rng, degrees)
         theta = centre + standard @ root.T
-        log_proposal = _t_log_density(standard, root)
+        log_proposal = _t_log_density(standard, root, degrees)
         if surface is None:
             log_target = log_targets(model, data, theta, batch)
         else:
@@ -229,10 +231,10 @@ def _moved(pool: Pool, surface: Surface, log2_draws: int, rng: np.random.Generat
     centre, root = _moments(pool)
     if root is None:
         return pool
-    standard = _t_points(len(centre), log2_draws, rng)
+    standard = _t_points(len(centre), log2_draws, rng, DEGREES)
     theta = centre + standard @ root.T
     inside = surface.holds(theta)
-    log_ratio = np.where(inside, surface(theta), -np.inf) - _t_log_density(standard, root)
+    log_ratio = np.where(inside, surface(theta), -np.inf) - _t_log_density(standard, root, DEGREES)
     return Pool(theta, softmax(log_ratio), np.nan, False) if inside.any() else pool
 
 
@@ -281,11 +283,11 @@ def _transported(q: Variational, noise: Float[Array, "s e"]) -> Float[Array, "s 
     return jax.vmap(q.transport)(noise)
 
 
-def _t_points(m: int, log2_draws: int, rng: np.random.Generator) -> np.ndarray:
+def _t_points(m: int, log2_draws: int, rng: np.random.Generator, degrees: float) -> np.ndarray:
     """Return standard multivariate t points from a Sobol sequence, which reduces noise."""
     uniform = _even(m + 1, log2_draws, rng)
-    chi_square = 2 * gammaincinv(DEGREES / 2, uniform[:, :1])
-    return ndtri(uniform[:, 1:]) / np.sqrt(chi_square / DEGREES)
+    chi_square = 2 * gammaincinv(degrees / 2, uniform[:, :1])
+    return ndtri(uniform[:, 1:]) / np.sqrt(chi_square / degrees)
 
 
 def _moments(pool: Pool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -299,11 +301,11 @@ def _moments(pool: Pool) -> tuple[np.ndarray, np.ndarray | None]:
         return centre, None
 
 
-def _t_log_density(standard: np.ndarray, root: np.ndarray) -> np.ndarray:
+def _t_log_density(standard: np.ndarray, root: np.ndarray, degrees: float) -> np.ndarray:
     m = standard.shape[1]
-    constant = gammaln((DEGREES + m) / 2) - gammaln(DEGREES / 2) - 0.5 * m * np.log(DEGREES * np.pi)
+    constant = gammaln((degrees + m) / 2) - gammaln(degrees / 2) - 0.5 * m * np.log(degrees * np.pi)
     log_det = np.sum(np.log(np.diag(root)))
-    tail = -0.5 * (DEGREES + m) * np.log1p(np.sum(standard**2, axis=1) / DEGREES)
+    tail = -0.5 * (degrees + m) * np.log1p(np.sum(standard**2, axis=1) / degrees)
     return constant - log_det + tail
 
 

@@ -38,6 +38,10 @@ LARGEST_FULL = 300
 """Number of parameters up to which a smooth posterior gets a full covariance."""
 HUGE = 10_000_000
 """Numbers touched by an evaluation beyond which it takes seconds."""
+SLOW = 4_000
+"""Numbers touched by an evaluation beyond which a fit should need few of them."""
+MOST_BY_SURFACE = 12
+"""Number of parameters up to which a surface of degree three has few enough terms."""
 COLLAPSIBLE = (Rows, CellRows, Panel)
 """Forms of the data with sums from which coefficients can be integrated out."""
 MOST_ESTIMATES = 81
@@ -73,6 +77,15 @@ class Plan(NamedTuple):
         """Whether the caller chose a method or a special family, whose draws are not corrected."""
         family = self.settings.of_family
         return self.settings.method != "auto" or not (family is None or isinstance(family, Full))
+
+    def by_surface(self, model: LatentModel, data: Data) -> bool:
+        """Return whether few log densities, each of which takes long, should lead to the result."""
+        if not (self.by_newton and isinstance(model, MarginalModel) and model.one_by_one):
+            return False
+        if self.drawn or self.explicit or self.costly or model.is_drawn(data):
+            return False
+        size, dim = evaluation_size(model, data), parameter_dimension(model, data)
+        return not model.looks_up(data) and SLOW < size <= HUGE and dim <= MOST_BY_SURFACE
 
     def recipe(self, key: Key, model: LatentModel, data: Data, begin: Variational | None) -> Recipe:
         """Return the recipe for this model.

@@ -4,6 +4,8 @@ The log densities of a model and of a refinement of it differ by d(theta). What 
 changes over the posterior, since that is what moves means and sds.
 """
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -32,8 +34,21 @@ MANY = 25
 """Number of parameters beyond which the number of draws that estimate these errors is constant."""
 
 
+class Known(NamedTuple):
+    """Draws theta of q, made of standard normal noise, and the log densities of a model there."""
+
+    noise: Float[np.ndarray, "s e"]
+    theta: Float[np.ndarray, "s m"]
+    log_target: Float[np.ndarray, " s"]
+
+
 def refinements_needed(
-    key: Key, model: LatentModel, data: Data, q: Variational, costly: bool
+    key: Key,
+    model: LatentModel,
+    data: Data,
+    q: Variational,
+    costly: bool,
+    known: Known | None = None,
 ) -> int:
     """Return how often to refine the model so that its integrals are exact enough at the result.
 
@@ -43,6 +58,7 @@ def refinements_needed(
     between the two for which it is half of that is enough; a mean over draws is refined until the
     next refinement changes little, or until it is no longer affordable. If integrals are
     ``costly``, the slope of d at the centre has to do, and for rows in batches its level.
+    ``known``: draws of q at which the model's log density has been computed.
     """
     if not isinstance(model, MarginalModel) or not model.marginal_is_exact:
         return 0
@@ -60,21 +76,24 @@ def refinements_needed(
         return int(not np.abs(pull(jnp.asarray(fine - rough))[0]).max() < TOLERANCE)
     if (error := _trend_of_noise(key, model, data, q)) is not None:
         return int(error > ASTRAY)
-    noise, theta = (np.asarray(each) for each in _noise_and_draws(_scheme(q), key, q))
+    if known is None:
+        noise, theta = (np.asarray(each) for each in _noise_and_draws(_scheme(q), key, q))
+    else:
+        noise, theta = known.noise, known.theta
 
     def values(model: MarginalModel) -> np.ndarray:
         return log_targets(model, data, theta, side_by_side(model, data))
 
     right = values(yardstick)
 
-    def is_exact(model: MarginalModel, share: float) -> bool:
-        level, trend = _apart(right - values(model), noise)
+    def is_exact(found: np.ndarray, share: float) -> bool:
+        level, trend = _apart(right - found, noise)
         return (level < share * UNLIKE or model.is_drawn(data)) and trend < share * ASTRAY
 
-    if is_exact(model, 1.0):
+    if is_exact(values(model) if known is None else known.log_target, 1.0):
         return 0
     number = 1
-    while not (eqx.tree_equal(better, yardstick) or is_exact(better, 0.5)):
+    while not (eqx.tree_equal(better, yardstick) or is_exact(values(better), 0.5)):
         better, number = better.refined(), number + 1
     # Where draws are far too few, fits with somewhat more would be in vain.
     while model.is_drawn(data) and is_affordable(better, data):

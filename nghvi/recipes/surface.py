@@ -55,6 +55,15 @@ class Surface(NamedTuple):
         """Return the log density at every row."""
         return _polynomials(self._standard(theta), self.terms) @ self.coefficients
 
+    def slopes(self, x: Float[np.ndarray, "s m"]) -> Float[np.ndarray, "s m"]:
+        """Return the gradient in x at standardised points x."""
+        m = len(self.centre)
+        return _polynomials(x, self.terms) @ _derivative(self.terms, self.coefficients, m)
+
+    def scores(self, theta: Float[np.ndarray, "s m"]) -> Float[np.ndarray, "s m"]:
+        """Return the gradient of the log density at every row."""
+        return np.linalg.solve(self.root.T, self.slopes(self._standard(theta)).T).T
+
     def holds(
         self, theta: Float[np.ndarray, "s m"], within: float = WITHIN
     ) -> Bool[np.ndarray, " s"]:
@@ -182,6 +191,20 @@ def _slopes(
             at = columns.index(column)
             lower = values[:, place[columns[:at] + columns[at + 1 :]]]
             out[:, column, number] = math.sqrt(columns.count(column)) * lower
+    return out
+
+
+def _derivative(
+    terms: list[tuple[int, ...]], coefficients: Float[np.ndarray, " t"], m: int
+) -> Float[np.ndarray, "t m"]:
+    """Return the coefficients of a polynomial's derivative in each coordinate."""
+    place = {columns: number for number, columns in enumerate(terms)}
+    out = np.zeros((len(terms), m))
+    for columns, coefficient in zip(terms, coefficients, strict=True):
+        for column in set(columns):
+            at = columns.index(column)
+            lower = place[columns[:at] + columns[at + 1 :]]
+            out[lower, column] += math.sqrt(columns.count(column)) * coefficient
     return out
 
 

@@ -12,7 +12,8 @@ from sklearn.base import clone
 
 import nghvi
 from nghvi.data import Rows
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity
 from nghvi.priors import Priors, normal_log_density
 from nghvi.responses import RESPONSES

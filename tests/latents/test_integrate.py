@@ -13,7 +13,7 @@ from scipy.special import log_expit, logsumexp
 
 from nghvi.data import Rows
 from nghvi.inference import infer
-from nghvi.latents import integrate
+from nghvi.latents import integrate, rules
 from nghvi.latents.rows import RowProblem, conditional_mode
 from nghvi.models import MixedModel, MixedParams
 from nghvi.networks import Identity
@@ -35,16 +35,16 @@ STUDENT = NoiseLaw(jnp.asarray(0.8), jnp.asarray(3.0))
 @pytest.mark.parametrize("r", range(1, 10))
 @pytest.mark.parametrize("num_nodes", [2, 3])
 def test_moments_of_the_rules(r, num_nodes):
-    points, logs = (part[..., 0] for part in integrate.rule(num_nodes, r))
+    points, logs = (part[..., 0] for part in rules.rule(num_nodes, r))
     weights = np.exp(logs)
-    assert len(points) == integrate.num_points(num_nodes, r)
+    assert len(points) == rules.num_points(num_nodes, r)
     np.testing.assert_allclose(weights.sum(), 1, rtol=1e-12)
     np.testing.assert_allclose(weights @ points, 0, atol=1e-12)
     # Directions are spread as evenly as so few can be.
-    exact = r <= integrate.LARGEST_PRODUCT
+    exact = r <= rules.LARGEST_PRODUCT
     second = np.einsum("j,ja,jb->ab", weights, points, points)
     np.testing.assert_allclose(second, np.eye(r), atol=1e-10 if exact else 1e-3)
-    if r > integrate.LARGEST_PRODUCT:
+    if r > rules.LARGEST_PRODUCT:
         squares = np.sum(points**2, axis=1)
         np.testing.assert_allclose(weights @ squares**2, r * (r + 2), rtol=1e-8)
         np.testing.assert_allclose(weights @ squares**3, r * (r + 2) * (r + 4), rtol=1e-8)
@@ -52,7 +52,7 @@ def test_moments_of_the_rules(r, num_nodes):
 
 @pytest.mark.parametrize("r", [4, 6])
 def test_fourth_moments_are_exact_where_directions_allow(r):
-    points, logs = (part[..., 0] for part in integrate.rule(3, r))
+    points, logs = (part[..., 0] for part in rules.rule(3, r))
     fourth = np.einsum("j,ja,jb,jc,jd->abcd", np.exp(logs), *4 * [points])
     eye, ways = np.eye(r), ("ab,cd->abcd", "ac,bd->abcd", "ad,bc->abcd")
     normal = sum(np.einsum(way, eye, eye) for way in ways)

@@ -13,7 +13,7 @@ from scipy.stats import norm, poisson
 
 from nghvi.data import Rows
 from nghvi.inference import infer
-from nghvi.latents import integrate
+from nghvi.latents import integrate, rules
 from nghvi.latents.rows import RowProblem, conditional_mode
 from nghvi.models import MixedModel, MixedParams
 from nghvi.networks import Identity
@@ -130,9 +130,9 @@ def test_more_nodes_reach_as_far_as_conditionals_of_one_class_do(factor, wrong):
 @pytest.mark.parametrize("num_nodes", [10, 14])
 def test_trapezoidal_rules_integrate_the_normal_density_and_its_moments(r, num_nodes):
     """This holds for every shift of the grid."""
-    points, logs = integrate.rule(num_nodes, r)
+    points, logs = rules.rule(num_nodes, r)
     weights = np.exp(logs)
-    assert len(points) == integrate.num_points(num_nodes, r)
+    assert len(points) == rules.num_points(num_nodes, r)
     assert r == 1 or len(points) % 8 == 0
     tolerance = 0.02 if num_nodes == 10 else 1e-3
     np.testing.assert_allclose(weights.sum(axis=0), 1, atol=tolerance)
@@ -202,7 +202,7 @@ def test_both_coordinates_give_the_same_posterior():
 
 def test_integrals_that_cannot_be_afforded_are_not_called_converged(monkeypatch):
     model, _, rows = longitudinal(Logit())
-    monkeypatch.setattr("nghvi.latents.integrate.LARGEST_GRID", 30)
+    monkeypatch.setattr("nghvi.latents.rules.LARGEST_GRID", 30)
     done = infer(model, rows, importance=False)
     assert done.model.nodes == model.nodes
     assert (done.verdict.status, done.verdict.cause) == ("not_converged", "unaffordable")

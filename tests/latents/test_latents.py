@@ -17,7 +17,7 @@ from nghvi.data import Rows
 from nghvi.latents import conjugate, drawn, integrate
 from nghvi.latents.rows import conditional_mode
 from nghvi.models import MixedModel, MixedParams
-from nghvi.models.mixed import prepare
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity
 from nghvi.priors import Priors
 from nghvi.responses import Gaussian, Logit, Probit

@@ -13,8 +13,9 @@ from nghvi.data import elimination
 from nghvi.data.factors import CrossedStatistics, FactorRows
 from nghvi.inference import infer, unravel_draws
 from nghvi.models import lookups, parameters
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
 from nghvi.models.several_factors import ByFactor, SeveralFactors
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.recipes.smooth import laplace_start

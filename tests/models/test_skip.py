@@ -26,8 +26,9 @@ from nghvi.estimators.response_columns import RowFacts
 from nghvi.estimators.spec import Spec, Structure, follow_data
 from nghvi.families import FactorGaussian, Point
 from nghvi.models.bounded import Bounded
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
 from nghvi.models.parameters import LinearStart
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Perceptron, Skip, Tamed
 from nghvi.priors import HalfT, HuangWand, Priors
 from nghvi.recipes.deep import deep_recipe, kept

@@ -16,7 +16,8 @@ from nghvi._linalg.lowrank import pack_lower, unpack_lower
 from nghvi.data import Rows
 from nghvi.data.scaling import Scaling
 from nghvi.inference import infer
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods import snngm
 from nghvi.paper.methods.davi import (

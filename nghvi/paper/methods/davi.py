@@ -40,8 +40,9 @@ from nghvi.data import Rows
 from nghvi.families import CholeskyGaussian
 from nghvi.inference import Inference
 from nghvi.methods import published_start
-from nghvi.models.mixed import GroupedData, MixedModel, prepare
+from nghvi.models.mixed import GroupedData, MixedModel
 from nghvi.models.parameters import MixedParams
+from nghvi.models.smallest_form import prepare
 from nghvi.paper.methods import snngm
 from nghvi.paper.methods.snngm import Block
 from nghvi.recipes.importance import Pool, pareto_shape
