@@ -17,7 +17,8 @@ from nghvi.families import CholeskyGaussian, Factor
 from nghvi.families.factor import project
 from nghvi.inference import infer
 from nghvi.methods import published_start
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import InverseGamma, Priors, WishartPrecision
 from nghvi.recipes import importance

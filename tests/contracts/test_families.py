@@ -14,7 +14,8 @@ from nghvi._core.variational import Variational
 from nghvi.data import Rows
 from nghvi.families import FAMILIES, Factor, Family
 from nghvi.inference import infer
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.priors import Priors
 from nghvi.recipes.verdict import Cause, Status

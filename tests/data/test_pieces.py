@@ -11,7 +11,8 @@ from jax.flatten_util import ravel_pytree
 from nghvi.data import Rows
 from nghvi.data.panel import collapse
 from nghvi.data.pieces import cut, deal, in_pieces
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity
 from nghvi.priors import Priors
 from nghvi.responses import Gaussian, Probit

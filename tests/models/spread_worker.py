@@ -15,7 +15,8 @@ from nghvi._core.score import Sampled
 from nghvi.data import Rows
 from nghvi.inference import infer
 from nghvi.models.divided import Sharded, mesh_of, shard
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity
 from nghvi.priors import Priors
 from nghvi.responses import Gaussian

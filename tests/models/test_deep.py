@@ -26,7 +26,8 @@ from nghvi.data.panel import collapse, distinct_rows
 from nghvi.estimators import fitting
 from nghvi.families import Mixture, Point
 from nghvi.inference import infer
-from nghvi.models.mixed import MixedModel, prepare
+from nghvi.models.mixed import MixedModel
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import ACTIVATIONS, OwnTrunk, Perceptron, as_trunk
 from nghvi.priors import Priors
 from nghvi.recipes.verdict import Cause, Status

@@ -136,8 +136,7 @@ def test_interruption_leaves_a_usable_result(monkeypatch):
         return values_and_scores(*args)
 
     monkeypatch.setattr(by_surface, "values_and_scores", press)
-    with pytest.warns(UserWarning, match="Interrupted"):
-        model = nghvi.mixed("y ~ x + (1 | g)", binary_table(), response="probit")
+    model = nghvi.mixed("y ~ x + (1 | g)", binary_table(), response="probit")
     assert model.status_ == Status.INTERRUPTED
     assert np.isfinite(model.elbo_)
     assert np.isfinite(model.predict_proba(binary_table().head(3))).all()

@@ -19,7 +19,7 @@ from nghvi.data.grouped import CellRows
 from nghvi.latents.augment import draw_precision, sample_gamma
 from nghvi.latents.rows import conditional_mode, newton_step
 from nghvi.models import MixedModel, MixedParams
-from nghvi.models.mixed import prepare
+from nghvi.models.smallest_form import prepare
 from nghvi.networks import Identity, Perceptron
 from nghvi.paper.methods.gibbs import gibbs
 from nghvi.paper.methods.sweep import State, _reweigh
