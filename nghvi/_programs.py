@@ -9,8 +9,8 @@ anew but compiles only what changed. Nothing is kept of functions or classes fro
 a model in a user's own module, because their source may change.
 
 Within a process programs pile up with every new shape of the data. Those of a linear model hold 40
-MB and a thousand memory maps, of which Linux allows a process 65,530; beyond that the compiler ends
-the process. So those that were used longest ago are released once there are many.
+MB and a thousand memory maps; beyond 65,530 the process ends. So those used longest ago are
+released once there are many.
 """
 
 import collections
@@ -34,6 +34,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jaxlib.lapack
 import numpy as np
 from jax.experimental import serialize_executable
@@ -58,6 +59,7 @@ OPTIONS: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False}
 """Options of the compiler: XLA's older way to make kernels. The newer one returns wrong numbers, or
 ends the process, where a kernel joins three pieces of different lengths, as rows of groups of three
 sizes are joined (decision 27); it also takes up to twice as long to compile."""
+ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 SWITCHED_OFF = "jax_disable_jit"
 WORTH = "jax_persistent_cache_min_compile_time_secs"
 EDGES = {"cli", "report", "plots", "storage", "formula", "estimators", "interpret", "paper"}
@@ -74,6 +76,8 @@ SETTINGS = (
 
 _recent: "collections.OrderedDict[tuple[_Program, tuple], None]" = collections.OrderedDict()
 """What is ready, in the order of last use."""
+new_programs: list[str] = []
+"""Functions for which programs were made since the last look at the memory maps."""
 _foreseen: set[tuple] = set()
 """That for which programs were made ahead, or begun."""
 
@@ -98,7 +102,7 @@ class _Program:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in arrays):
             return self._inner(*args, **kwargs)
         if not _is_plain():
-            return self._traced(*args, **kwargs)
+            return self._as_jax_does(args, kwargs)
         making = self._ready.get(asked)
         if making is None or making.cancel() or making.exception() is not None:
             made = self._made_or_found(template, asked[-2], arrays)
@@ -107,7 +111,7 @@ class _Program:
         _recent[self, asked] = None
         _recent.move_to_end((self, asked))
         ready = making.result()
-        return self._traced(*args, **kwargs) if ready is None else ready(arrays)
+        return self._as_jax_does(args, kwargs) if ready is None else ready(arrays)
 
     def make(self, maker: ThreadPoolExecutor, arguments: tuple) -> None:
         """Let another thread make the program for these arguments, unless it is there."""
@@ -117,9 +121,13 @@ class _Program:
             made = maker.submit(self._made_or_found, template, asked[-2], arrays)
             self._ready[asked] = made
 
+    def _as_jax_does(self, *arguments: Any) -> Any:
+        """Call the function as JAX itself would keep it; to it NumPy's arrays are constants."""
+        args, kwargs = jax.tree.map(_on_device, arguments)
+        return self._traced(*args, **kwargs)
+
     @functools.cached_property
     def _traced(self) -> Callable:
-        """The function as JAX itself would keep it, with our options."""
         return cast(Any, eqx.filter_jit)(self._function, compiler_options=_options())
 
     def forget(self, asked: tuple) -> None:
@@ -129,6 +137,7 @@ class _Program:
     def _made_or_found(self, template: Any, shapes: tuple, arrays: list) -> "_Ready | None":
         module = self._function.__module__
         name = f"{module}.{self._function.__qualname__}"
+        new_programs.append(name)
         named = [(shape, str(dtype), weak) for shape, dtype, weak in shapes]
         try:
             told = _told((name, template, named, _settings()), module.split(".")[1])
@@ -155,13 +164,17 @@ class _Program:
         return _Ready(compiled, form)
 
 
+def _on_device(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
 def _asked(arguments: tuple) -> tuple[tuple, Any, list]:
     """Return which program is asked for, the arguments without arrays, and the arrays.
 
-    Shapes may stand for arrays.
+    Shapes may stand for arrays, and arrays be NumPy's: ``device_put`` takes twice a call's time.
     """
     leaves, tree = jax.tree.flatten(arguments)
-    holes = [... if isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x) else x for x in leaves]
+    holes = [... if isinstance(x, ARRAYS) else x for x in leaves]
     arrays = [leaf for leaf, hole in zip(leaves, holes, strict=True) if hole is ...]
     shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays)
     kinds = tuple(map(type, holes))  # since 1, 1.0 and True are equal
@@ -171,8 +184,8 @@ def _asked(arguments: tuple) -> tuple[tuple, Any, list]:
 class Ahead:
     """A block that makes programs in other threads before they are needed.
 
-    The first fit of a shape mostly waits for the compiler, on one core. What a fit will need later
-    is known before it needs it, but for the numbers: :meth:`make` takes shapes in their place.
+    The first fit of a shape mostly waits for the compiler, on one core. What it will need is known
+    before, but for the numbers: :meth:`make` takes shapes in their place.
     """
 
     def __init__(self) -> None:
@@ -415,6 +428,7 @@ def _release(number: int) -> None:
 
 def forget_programs_if_many() -> None:
     """Make room for further programs; called before a fit, so that its own programs stay."""
+    new_programs.clear()
     with contextlib.suppress(OSError):  # not Linux
         if _num_maps() > MOST_MAPS:
             while _recent and _num_maps() > 0.75 * MOST_MAPS:

@@ -21,7 +21,7 @@ from nghvi._core.hosts import on_host, together
 from nghvi._core.model import DividedModel, LatentModel, MarginalModel, unraveller
 from nghvi._core.variational import Variational
 from nghvi._linalg.small import one_thread
-from nghvi._programs import Ahead, forget_programs_if_many, program
+from nghvi._programs import Ahead, forget_programs_if_many, new_programs, program
 from nghvi._typing import Data, Key, Params
 from nghvi.data import LinearStatistics
 from nghvi.data.working_copy import StreamedRows
@@ -142,7 +142,8 @@ def infer(
         Called after every chunk of steps with where the run is, and whether it ends there.
     """
     settings = (settings or Settings()).changed(changes)
-    forget_programs_if_many()
+    if new_programs:  # to read the list of maps takes milliseconds
+        forget_programs_if_many()
     key = jax.random.key(settings.seed)
     model = collapsed_if_possible(model, data, settings)
     divided, parts, settings, resume = _divide(model, data, settings, resume)

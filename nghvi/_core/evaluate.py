@@ -107,7 +107,7 @@ def log_targets(
     all the data.
     """
     if isinstance(data, Batches):
-        at, one = jax.device_put(theta[None]), jax.device_put(np.asarray(1))
+        at, one = _host(theta[None]), _host(1)
         each = (_log_targets(model, p, at, one, batch or BATCH) for p in data.each())
         total = sum(np.asarray(values)[0] for values in each)
         return np.where(np.isfinite(total), total, -np.inf) / data.pieces.num_pieces
@@ -118,8 +118,7 @@ def log_targets(
     filled.reshape(-1, theta.shape[1])[: len(theta)] = theta
 
     def of(start: int, number: int) -> np.ndarray:
-        part = jax.device_put(filled[start : start + room])
-        asked = jax.device_put(np.asarray(number))
+        part, asked = _host(filled[start : start + room]), _host(number)
         return np.asarray(_log_targets(model, data, part, asked, batch or BATCH))[:number]
 
     values = [of(start, min(most, parts - start)) for start in range(0, parts, most)]
@@ -155,11 +154,15 @@ def values_and_scores(
     for start in range(0, len(theta), most):
         some = theta[start : start + most]
         filled = np.resize(some, (room, theta.shape[1]))
-        asked = jax.device_put(filled), jax.device_put(np.asarray(len(some)))
-        made = _values_and_scores(model, data, *asked)
+        made = _values_and_scores(model, data, _host(filled), _host(len(some)))
         found.append([np.asarray(each)[: len(some)] for each in made])
     values, scores = (np.concatenate(each) for each in zip(*found, strict=True))
     return values, scores
+
+
+def _host(value: Any) -> Any:
+    """Return an array of NumPy, which a program takes as it is."""
+    return np.asarray(value)
 
 
 def _layout(model: MarginalModel, rows: int, batch: int | None) -> tuple[int, int]:
@@ -174,7 +177,7 @@ def make_ahead(
     ahead: Ahead, key: Key, q: Variational, model: MarginalModel, data: Data, batch: int | None
 ) -> None:
     """Begin to make the programs of :func:`evaluate`, given only the shapes of ``q``."""
-    number = jax.device_put(np.asarray(0))
+    number = _host(0)
     theta: Any = jax.ShapeDtypeStruct((*_layout(model, BATCH, batch), q.dim), float)
     ahead.make(_draw_and_weigh, q, key, number, number)
     ahead.make(_log_targets, model, data, theta, number, batch or BATCH)
@@ -247,7 +250,7 @@ def draw(key: Key, q: Variational, draws: int) -> tuple[np.ndarray, np.ndarray]:
     made = []
     for first in range(0, parts, room):
         number = min(room, parts - first)
-        found = _draw_and_weigh(q, key, *map(jax.device_put, np.array([first, number])))
+        found = _draw_and_weigh(q, key, _host(first), _host(number))
         made.append([np.asarray(each)[:number] for each in found])
     theta, log_q = (np.concatenate(each) for each in zip(*made, strict=True))
     halves = (np.swapaxes(each.reshape(parts, 2, BATCH // 2, -1), 0, 1) for each in (theta, log_q))

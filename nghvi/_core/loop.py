@@ -6,7 +6,7 @@ change a bit of the answer.
 
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -130,8 +130,8 @@ def make_ahead(
     ahead.make(_init, algorithm, key, model, data, q)
 
 
-def _integer(value: int) -> Array:
-    return jax.device_put(np.asarray(value))
+def _integer(value: int) -> Any:
+    return np.asarray(value)
 
 
 def _same(data: Data) -> Generator[Data]:

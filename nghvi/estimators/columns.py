@@ -25,6 +25,9 @@ FAR = 20
 MOST_LOST, ALIKE = 9.0, 10.0
 """By how much a prior may reduce twice the log likelihood of a linear fit without a warning, and
 the variance inflation from which on a column is nearly a combination of others."""
+SURELY_APART = 1e-8
+"""Least eigenvalue of the products of columns of length one from which on none of them is a linear
+combination of the others, to within 1e-4."""
 FEWEST_ON_A_LINE = 5
 """The fewest rows for which a perfectly linear relation is not put down to chance."""
 HEAVY = 1.5
@@ -229,9 +232,9 @@ def warn_about_prior(
     spare = len(x) - x.shape[1]
     if spare < 1:
         return
-    q, root = np.linalg.qr(x)
-    seen = q.T @ y
-    noise = np.sqrt(max(y @ y - seen @ seen, 1e-20 * (y @ y)) / spare)
+    triangle = np.asarray(np.linalg.qr(np.column_stack([x, y]), mode="r"))
+    root, seen, rest = triangle[:-1, :-1], triangle[:-1, -1], triangle[-1, -1]
+    noise = np.sqrt(max(rest**2, 1e-20 * (y @ y)) / spare)
     free = np.linalg.lstsq(root, seen, rcond=1e-12)[0]
     ridge = np.concatenate([root, np.diag(noise / prior_sd)])
     held = np.linalg.lstsq(ridge, np.append(seen, np.zeros(len(free))), rcond=None)[0]
@@ -305,9 +308,13 @@ def _dependent_columns(x: np.ndarray, names: tuple[str, ...]) -> list[str]:
     """Return the columns that are linear combinations of those before them."""
     norms = np.linalg.norm(x, axis=0)
     used = np.flatnonzero(norms > 0)
-    if len(x) < len(used):
+    if not 0 < len(used) <= len(x):
         return []
-    diagonal = np.abs(np.diagonal(np.linalg.qr(x[:, used] / norms[used], mode="r")))
+    unit = x[:, used] / norms[used]
+    # No diagonal entry of the triangle is below its least singular value.
+    if np.linalg.eigvalsh(unit.T @ unit)[0] > SURELY_APART:
+        return []
+    diagonal = np.abs(np.diagonal(np.linalg.qr(unit, mode="r")))
     return [names[j] for j, d in zip(used, diagonal, strict=True) if d < 1e-7]
 
 

@@ -172,13 +172,15 @@ UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {
     StreamedRows: _rows_on_disk_of_earlier_versions,
     # Theta had one kind of coordinates once.
     MixedModel: lambda fields: (
-        dict.fromkeys(("effects_unit", "start", "grid", "spread")) | {"num_facts": 0} | fields
+        dict.fromkeys(("effects_unit", "start", "grid", "spread", "near"))
+        | {"num_facts": 0}
+        | fields
     ),
     Pool: lambda fields: {"member": None, "chains": 0} | fields,
     Interval: lambda fields: {"bounds" if k == "ends" else k: v for k, v in fields.items()},
     Spread: lambda fields: {"precision": np.zeros_like(fields["square"])} | fields,
-    SeveralFactors: lambda fields: {"grid": None} | fields,
-    GeneralFactors: lambda fields: {"grid": None, "spread": None} | fields,
+    SeveralFactors: lambda fields: {"grid": None, "near": None} | fields,
+    GeneralFactors: lambda fields: {"grid": None, "spread": None, "near": None} | fields,
 }
 """From the fields of an instance as an earlier version saved it to those of today."""
 
