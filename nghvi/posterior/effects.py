@@ -144,13 +144,13 @@ class EffectsAtRows(eqx.Module):
     def num_points(self) -> int:
         """The number of quadrature points of :meth:`at_points`; 0 if it is not available."""
         model = self.model
-        if model.in_closed_form or not 1 <= model.num_effects <= integrate.LARGEST_PRODUCT:
+        if model.in_closed_form or not 1 <= model.num_effects <= rules.LARGEST_PRODUCT:
             return 0
-        return integrate.num_points(self._nodes, model.num_effects)
+        return rules.num_points(self._nodes, model.num_effects)
 
     @property
     def _nodes(self) -> int:
-        return max(self.model.nodes, integrate.first_nodes(self.model.num_effects))
+        return max(self.model.nodes, rules.first_nodes(self.model.num_effects))
 
     def at_points(
         self,
