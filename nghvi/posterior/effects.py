@@ -22,7 +22,7 @@ from nghvi.data import Rows
 from nghvi.data.elimination import Elimination
 from nghvi.data.factors import CrossedRows, CrossedStatistics
 from nghvi.data.panel import CrossedPanel
-from nghvi.latents import conjugate, integrate, schur
+from nghvi.latents import conjugate, integrate, rules, schur
 from nghvi.latents.rows import whiten_design
 from nghvi.models.general_factors import GeneralFactors
 from nghvi.models.mixed import MixedModel
