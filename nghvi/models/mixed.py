@@ -51,8 +51,7 @@ class MixedModel(MarginalModel):
     in the coordinates of :mod:`nghvi.models.parameters` with these units. ``start``: where a
     network with a skip starts. ``num_facts``: how many of the last columns are not inputs but
     facts that the response knows about rows, such as trials. ``grid``: the quadrature as data, in
-    place of ``num_nodes``, while a fit may refine it (:meth:`refinable`). ``near``: whitened
-    effects from which the search for their conditional modes begins (:meth:`placed`).
+    place of ``num_nodes`` while a fit may refine it. ``near``: where searches for modes begin.
     """
 
     trunk: Trunk
@@ -142,15 +141,14 @@ class MixedModel(MarginalModel):
     def plain(self) -> "MixedModel":
         usual = self.nodes == rules.first_nodes(self.num_effects)
         nodes = None if usual else self.nodes
-        if self.grid is None:
-            return self
-        return dataclasses.replace(self, num_nodes=nodes, grid=None, near=None)
+        plain = {"num_nodes": nodes, "grid": None, "near": None}
+        return self if self.grid is None else dataclasses.replace(self, **plain)
 
     def placed(self, params: MixedParams, data: GroupedData) -> "MixedModel":
         if self.grid is None:
             return self
-        mode = conditional_mode(self.row_problem(params, data), start=self.near)
-        return dataclasses.replace(self, near=mode.effects)
+        found = conditional_mode(self.row_problem(params, data), start=self.near).effects
+        return dataclasses.replace(self, near=found)
 
     def approximate(self) -> "MixedModel":
         if self.in_closed_form:
@@ -351,8 +349,8 @@ class MixedModel(MarginalModel):
             eta = data.features(lambda x: self.features(params, x)) @ self.all_coef(params)
             fit = log_likelihood(self.response_of(data), self.dispersion(params), data, eta)
         else:
-            problem = self.row_problem(params, data)
-            fit = integrate.log_marginal(problem, self.grid or self.nodes, self.near)
+            problem, nodes = self.row_problem(params, data), self.grid or self.nodes
+            fit = integrate.log_marginal(problem, nodes, self.near)
         return fit + self.log_prior(params)
 
     def log_joint(self, params: MixedParams, latents: Effects, data: GroupedData) -> Scalar:
