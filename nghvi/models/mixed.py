@@ -141,7 +141,7 @@ class MixedModel(MarginalModel):
     def plain(self) -> "MixedModel":
         usual = self.nodes == rules.first_nodes(self.num_effects)
         nodes = None if usual else self.nodes
-        plain = {"num_nodes": nodes, "grid": None, "near": None}
+        plain: dict[str, Any] = {"num_nodes": nodes, "grid": None, "near": None}
         return self if self.grid is None else dataclasses.replace(self, **plain)
 
     def placed(self, params: MixedParams, data: GroupedData) -> "MixedModel":
