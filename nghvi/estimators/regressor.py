@@ -43,10 +43,10 @@ class MixedRegressor(MixedEstimator):
         ["intercept", "Days"], or "auto", the default. "auto" means "intercept" for linear models
         and all features with hidden layers. With ``skip`` it leaves out inputs that are constant
         within every group, all inputs if more than 20 vary, and what the network learns if there
-        are fewer than 50 groups; if the response is not Gaussian it means "intercept". With several
-        factors the setting holds for all, or is a dictionary by factor: {"firm": "all", "month":
-        "intercept"}; "auto" with hidden layers then applies to the factor with the most levels, and
-        the others have intercepts.
+        are fewer than 50 groups of two rows or more; if the response is not Gaussian it means
+        "intercept". With several factors the setting holds for all, or is a dictionary by factor:
+        {"firm": "all", "month": "intercept"}; "auto" with hidden layers then applies to the factor
+        with the most levels, and the others have intercepts.
     response
         "gaussian" (the default, "auto"), another of ``nghvi.responses.RESPONSES`` by name, such as
         "student-t" for noise with outliers or "poisson" for counts, or a response object.

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 MOST_SLOPES = 20
 """The most varying inputs for which a network's default effects include the inputs."""
 GROUPS_OF_LEARNT = 50
-"""The fewest groups for which what a network learns has effects by default."""
+"""The fewest groups of two rows or more for which what a network learns has effects by default. In
+groups of one row such effects are noise that differs between rows, and hide curves."""
 SAID_BY_FORMULA = ("group", "random", "fit_intercept", "covariance", "formula")
 """Settings that need not be shown if there is a formula."""
 
@@ -219,26 +220,26 @@ class Structure(NamedTuple):
             return self
         own: Columns = (0,)
         if response.conjugate or not isinstance(self.trunk, Skip):
-            own = self._usual(x, codes.reshape(len(codes), -1)[:, most], levels[most])
+            own = self._usual(x, codes.reshape(len(codes), -1)[:, most])
         return self._replace(effects=(*self.effects[:most], own, *self.effects[most + 1 :]))
 
-    def _usual(self, x: np.ndarray, codes: np.ndarray, num_groups: int) -> Columns:
+    def _usual(self, x: np.ndarray, codes: np.ndarray) -> Columns:
         """Return the features that have effects by default.
 
         A network with a skip connection has no effects of inputs that do not vary within groups,
         which would be effects of the group itself; nor of so many inputs that the groups'
-        covariance matrices would cost more than the network; nor, if there are few groups, of what
-        it learns. Effects are integrated out and weights are not, so that a bound on the evidence
-        prefers a curve per group to one for all, and says nothing about new groups. If effects
-        have no closed form, only the intercept has them: integrals over many effects would take too
-        long for the many steps of a network.
+        covariance matrices would cost more than the network; nor, if there are few groups with
+        more than one row, of what it learns. Effects are integrated out and weights are not, so
+        that a bound on the evidence prefers a curve per group to one for all, and says nothing
+        about new groups. If effects have no closed form, only the intercept has them: integrals
+        over many effects would take too long for the many steps of a network.
         """
         if not isinstance(self.trunk, Skip):
             return tuple(range(len(self.features)))
         inputs = range(1, x.shape[1] + 1)
         varying = [j for j in inputs if varies_within(x[:, j - 1], codes)]
         left = set(inputs) - set(varying if len(varying) <= MOST_SLOPES else ())
-        if num_groups < GROUPS_OF_LEARNT:
+        if np.count_nonzero(np.bincount(codes) > 1) < GROUPS_OF_LEARNT:
             left |= set(range(x.shape[1] + 1, len(self.features)))
         return tuple(j for j in range(len(self.features)) if j not in left)
 

@@ -227,6 +227,14 @@ def structure_of(frame, response="gaussian", **settings):
     return made, [made.features[j] for j in made.effects[0]]
 
 
+def test_groups_of_one_row_do_not_count_as_groups_that_show_curves():
+    frame = line_frame(num_groups=50)[0]
+    alone = np.where(frame["g"] == 0, 50 + np.arange(len(frame)), frame["g"])
+    for group, learnt in ((frame["g"], ["h1", "h2"]), (alone, [])):
+        effects = structure_of(frame.assign(g=group))[1]
+        assert [name for name in effects if name.startswith("h")] == learnt
+
+
 def test_inputs_that_are_constant_within_groups_have_no_effects_by_default():
     frame = line_frame(num_groups=50)[0]
     made, effects = structure_of(frame)
