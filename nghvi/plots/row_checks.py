@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.ndimage import gaussian_filter1d
 from scipy.special import bdtr
 
+from nghvi._core.response import Support
 from nghvi.data.frame import Tabular, Vector
 from nghvi.estimators._base import MixedEstimator
 from nghvi.plots.pictures import (
@@ -24,6 +25,9 @@ from nghvi.plots.pictures import (
 BINS, CELLS, POINTS = 20, 40, 1000
 """Bins of averages; groups whose shares are shown; points of a cloud."""
 GRID = 512
+WIDE = 20
+"""The ratio of the 95 % to the 5 % quantile of positive responses from which on their axis is
+logarithmic."""
 LEVEL = 0.9
 
 
@@ -37,7 +41,8 @@ def predictive_check(
 ) -> Axes:
     """Draw data sets simulated from the model, compared with the observed one.
 
-    For numbers, the densities of all responses; for counts and several classes, how often each
+    For numbers, the densities of all responses, on a logarithmic axis if they are positive and
+    extend over more than an order of magnitude; for counts and several classes, how often each
     value occurs; for two classes, the share of the second class in every group (or, without
     groups, in tenths of the rows ordered by probability).
     """
@@ -55,11 +60,24 @@ def predictive_check(
         _bars(observed, replicated, ax)
         if hasattr(estimator, "classes_"):
             ax.set_xticks(range(len(estimator.classes_)), map(str, estimator.classes_))
+    elif _is_wide(support, observed):
+        least = observed.min() / WIDE
+        _densities(np.log10(observed), np.log10(np.maximum(replicated, least)), ax)
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        ax.xaxis.set_major_formatter(lambda power, _: f"{10.0**power:g}")
+        ax.set_xlabel("response (logarithmic axis)")
     else:
         _densities(observed, replicated, ax)
     ax.set_title("Predictive check")
     legend_above(ax, loc="upper right")
     return ax
+
+
+def _is_wide(support: Support, y: np.ndarray) -> bool:
+    """Return whether responses are positive and most of them would share one place of an axis."""
+    low, high = np.quantile(y, [0.05, 0.95])
+    positive = not support.closed and np.all(np.equal(support.low, 0)) and np.all(y > 0)
+    return bool(positive and np.all(np.isinf(support.high)) and high > WIDE * low)
 
 
 def _densities(y: np.ndarray, replicated: np.ndarray, ax: Axes) -> None:

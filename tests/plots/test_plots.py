@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from matplotlib.axes import Axes
 
 import nghvi
 from nghvi import plots
+from nghvi._core.response import Support
 from nghvi.plots.row_checks import draw_calibration, draw_residuals
 
 KINDS = ["linear", "classes", "deep", "classes without groups"]
@@ -128,3 +130,25 @@ def test_overview_has_a_panel_for_everything(fitted):
     figure = plots.overview(fitted, {"a": 1.0})
     titles = [ax.get_title() for ax in figure.axes if ax.get_visible()]
     assert titles[:3] == ["Optimisation", "Group effects: intercept", "intercept"]
+
+
+@pytest.mark.parametrize(
+    ("sd", "low", "logarithmic"), [(2.0, 0, True), (0.4, 0, False), (2.0, -np.inf, False)]
+)
+def test_responses_of_several_orders_of_magnitude_have_a_logarithmic_axis(sd, low, logarithmic):
+    y, simulated = np.exp(sd * np.random.default_rng(0).standard_normal((2, 8, 300)))
+    response = SimpleNamespace(support=Support(low))
+    estimator = SimpleNamespace(
+        posterior_=SimpleNamespace(model=SimpleNamespace(response=response)),
+        reader_=SimpleNamespace(values=lambda y: y),
+        sample_predictive=lambda X, draws, seed: simulated,
+    )
+    ax = plots.predictive_check(estimator, None, y[0])
+    assert ("logarithmic" in ax.get_xlabel()) == logarithmic
+    shown = ax.lines[-1].get_xdata()
+    ends = np.quantile(y[0], [0.01, 0.99])
+    ends = np.log10(ends) if logarithmic else ends
+    assert shown[0] < ends[0] < ends[1] < shown[-1]
+    assert shown[-1] - shown[0] < 5 * np.ptp(ends)
+    if logarithmic:
+        assert ax.xaxis.get_major_formatter()(3, 0) == "1000"
