@@ -147,8 +147,9 @@ class MixedModel(MarginalModel):
     def placed(self, params: MixedParams, data: GroupedData) -> "MixedModel":
         if self.grid is None:
             return self
-        found = conditional_mode(self.row_problem(params, data), start=self.near).effects
-        return dataclasses.replace(self, near=found)
+        return dataclasses.replace(
+            self, near=conditional_mode(self.row_problem(params, data)).effects
+        )
 
     def approximate(self) -> "MixedModel":
         if self.in_closed_form:

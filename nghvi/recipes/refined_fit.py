@@ -119,10 +119,8 @@ def _at_mode(
 ) -> tuple[MarginalModel, CholeskyGaussian]:
     """Return the Gaussian at the mode, and the model with integrals that suit it."""
     first = first_theta(key, model, data, plan.settings.begin)
-    model = _placed_at(model, data, first)
-    begin = laplace_start(model, data, first, roughly=True)
-    model = _placed_at(model, data, begin.mean)
-    return first_refined(model, data, begin), begin
+    begin = laplace_start(_placed_at(model, data, first), data, first, roughly=True)
+    return first_refined(_placed_at(model, data, begin.mean), data, begin), begin
 
 
 @program
