@@ -147,9 +147,8 @@ class MixedModel(MarginalModel):
     def placed(self, params: MixedParams, data: GroupedData) -> "MixedModel":
         if self.grid is None:
             return self
-        return dataclasses.replace(
-            self, near=conditional_mode(self.row_problem(params, data)).effects
-        )
+        modes = conditional_mode(self.row_problem(params, data)).effects
+        return dataclasses.replace(self, near=modes)
 
     def approximate(self) -> "MixedModel":
         if self.in_closed_form:
