@@ -139,15 +139,17 @@ class Inputs(NamedTuple):
             keys, sign[1::2] = keys[2 * (np.arange(number) // 2)], -1.0
         else:
             theta = draw(number, rng)
-        known = request.codes < effects.num_known(posterior.parts)
-        asked = nodes and request.effects and not model.response.conjugate
-        rows = len(request.x) + sum(len(part.x) for part in posterior.parts) if asked else 0
-        by_points = asked and known.any() and 0 < rows * number * effects.num_points <= FEW_NUMBERS
-        spread = _shifted_nodes if asked and not known.all() else _stratified
+        by_points, spread = False, _stratified
+        if nodes and request.effects and not model.response.conjugate:
+            known = request.codes < effects.num_known(posterior.parts)
+            if points := effects.num_points:
+                rows = len(request.x) + sum(len(part.x) for part in posterior.parts)
+                by_points = bool(known.any()) and rows * number * points <= FEW_NUMBERS
+            spread = _stratified if known.all() else _shifted_nodes
         arrays = (jax.device_put(a) for a in (theta, sign, *spread(number, rng)))
         x, codes = (jax.device_put(a) for a in (request.x, request.codes))
         draws = Draw(keys, *arrays)
-        return Inputs(model, posterior.parts, draws, x, codes, expansion, bool(by_points))
+        return Inputs(model, posterior.parts, draws, x, codes, expansion, by_points)
 
 
 def _stratified(draws: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

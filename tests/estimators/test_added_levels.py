@@ -34,7 +34,7 @@ def extended(fitted):
     return fitted.add_groups(new.drop(columns="y"), new["y"])
 
 
-def test_predictions_are_those_of_all_rows(fitted, extended):
+def test_predictions_are_those_of_all_rows(fitted, extended, unmoved):
     """The oracle solves with all rows, old and new, at every draw of theta."""
     asked = pd.DataFrame(
         {
