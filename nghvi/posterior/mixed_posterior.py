@@ -32,9 +32,11 @@ from nghvi.models.parameters import MixedParams
 from nghvi.models.several_factors import WithFactors
 from nghvi.models.smallest_form import prepare
 from nghvi.posterior.effects import average_moments, effects_of
+from nghvi.recipes.importance import PER_PARAMETER
 
-FEW = 100
-"""How many draws of theta are averaged if each of them is expensive."""
+FEW, ENOUGH, MANY = 100, 250, 2000
+"""How many draws of theta moments of effects are averaged over: if each of them is expensive; if
+they have the mean and covariance of all draws; and otherwise."""
 
 
 class GroupingFactor(NamedTuple):
@@ -304,14 +306,20 @@ class MixedPosterior(NamedTuple):
         return self.at(*self.joint(number, seed))
 
     @one_thread
-    def effect_moments(self, most: int = 2000) -> list[tuple[np.ndarray, np.ndarray]]:
+    def effect_moments(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return posterior mean and sd of every factor's effects, (K, r) each, on the raw scale.
 
-        Where conditional moments given theta are known exactly, they are averaged over at most
-        ``most`` draws of theta, whose number is then the only source of sampling noise.
+        Where conditional moments given theta are known exactly, the draws of theta over which they
+        are averaged are the only source of noise.
         """
         number, pool, rng = self._affordable(), self.inference.pool, np.random.default_rng(0)
-        theta = pool.resample(min(most, number), rng) if number > FEW else pool.few(FEW, rng)
+        enough = max(ENOUGH, PER_PARAMETER * pool.theta.shape[1])
+        if number <= FEW:
+            theta = pool.few(FEW, rng)
+        elif self.model.many_modes or enough > MANY or not self.model.marginal_is_exact:
+            theta = pool.resample(min(MANY, number), rng)
+        else:
+            theta = pool.matched(min(enough, number), rng)
         keys = jax.random.split(jax.random.key(0), len(theta))
         settings = keys, jax.device_put(theta), self._effects_maps()
 

@@ -78,7 +78,9 @@ def around(
     posterior: MixedPosterior, request: Request, y: np.ndarray
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """Return P(Y < y) and P(Y <= y) of each row's predictive distribution."""
-    inputs, _, which = inputs_once(posterior, request)
+    # Distribution functions of counts are sums, too expensive at every node.
+    classes = posterior.model.response.classes
+    inputs, _, which = inputs_once(posterior, request, nodes=classes)
     observed = jax.device_put(filled(y, len(which)))
     below, up_to = map(np.asarray, _around(inputs, which, observed, request.effects))
     return below[: len(y)], up_to[: len(y)]
@@ -146,7 +148,7 @@ def _joint_draws(
 ) -> Float[np.ndarray, "s n"]:
     n = len(request.x)
     posterior, request = held(posterior, request)
-    inputs = Inputs.of(posterior, request.rows(0, n), averaged=False)
+    inputs = Inputs.of(posterior, request.rows(0, n), averaged=False, moved=not noise)
     # At least one unseen group more than the codes name, rounded so that few programs compile.
     num_known = effects_of(posterior.model).num_known(posterior.parts)
     beyond = np.atleast_1d(request.codes.max(axis=0, initial=0) + 2 - num_known)
@@ -190,14 +192,16 @@ def _around(
     """Return P(Y < y) and P(Y <= y) averaged over draws."""
     response = inputs.model.response_at(inputs.x[which])
 
-    def add(total: tuple[Array, Array], draw: Draw) -> tuple[tuple[Array, Array], None]:
-        location, variance, dispersion, _ = predictor(inputs, draw, effects)
-        below, up_to = response.around(y, location[which], variance[which], dispersion)
-        return (total[0] + below, total[1] + up_to), None
+    def add(total: tuple[Array, Array], at: Predictor) -> tuple[tuple[Array, Array], None]:
+        share = at.share[which]
+        below, up_to = response.around(y, at.location[which], at.variance[which], at.dispersion)
+        return (total[0] + share * below, total[1] + share * up_to), None
 
-    zero, number = jnp.zeros(len(y)), len(inputs.draws.theta)
-    below, up_to = jax.lax.scan(add, (zero, zero), inputs.draws)[0]
-    return below / number, up_to / number
+    def add_draw(total: tuple[Array, Array], draw: Draw) -> tuple[tuple[Array, Array], None]:
+        return jax.lax.scan(add, total, predictors(inputs, draw, effects))
+
+    zero = jnp.zeros(len(y))
+    return jax.lax.scan(add_draw, (zero, zero), inputs.draws)[0]
 
 
 @program

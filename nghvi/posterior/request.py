@@ -118,12 +118,14 @@ class Inputs(NamedTuple):
         request: Request,
         *,
         averaged: bool = True,
+        moved: bool = True,
         nodes: bool = False,
     ) -> "Inputs":
         """Draw theta for a request.
 
-        ``averaged``: whether only the mixture over draws will be used; ``nodes``: whether it is
-        used for means alone, which may then be taken over several nodes per draw.
+        ``averaged``: whether only the mixture over draws will be used; ``moved``: whether draws may
+        be moved to the mean and covariance of all; ``nodes``: whether the mixture is used for means
+        alone, which may then be taken over several nodes per draw.
         """
         rng = np.random.default_rng(request.seed)
         model, number, pool = posterior.model, request.draws, posterior.inference.pool
@@ -132,7 +134,7 @@ class Inputs(NamedTuple):
             expansion = expanded(posterior, request.x, request.codes, number)
             pairs = expansion is None and effects.in_pairs(posterior.parts[0])
         # Moved draws of a posterior with several modes could lie between them.
-        draw = pool.matched if averaged and not model.many_modes else pool.resample
+        draw = pool.matched if moved and not model.many_modes else pool.resample
         keys, sign = jax.random.split(jax.random.key(request.seed), number), np.ones(number)
         if pairs:  # every second draw is the mirror image of the one before: their mean is exact
             theta = np.repeat(draw(-(-number // 2), rng), 2, axis=0)[:number]

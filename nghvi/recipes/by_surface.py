@@ -199,7 +199,10 @@ def _best_gaussian(surface: Surface, begin: _Normal) -> _Normal | None:
         size = np.linalg.norm(step)
         mean = mean + root @ step / max(1.0, size)
         square = root @ (axes / np.sqrt(precision))
-        root = np.linalg.cholesky(square @ square.T)
+        try:
+            root = np.linalg.cholesky(square @ square.T)
+        except np.linalg.LinAlgError:  # the surface has no maximum, and the steps led far away
+            return None
         if max(size, np.abs(precision - 1).max()) < CLOSE:
             return _Normal(surface.centre + unit @ mean, unit @ root)
     return None

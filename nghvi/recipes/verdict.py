@@ -161,7 +161,8 @@ class Bounds(NamedTuple):
         """Return the bounds given by independent estimates, one per row."""
         if len(estimates) < 2:
             return Bounds(float(np.abs(estimates).max()), 0.0, np.inf)
-        error = estimates.std(axis=0, ddof=1) / np.sqrt(len(estimates))
+        with np.errstate(over="ignore"):  # a fit that went astray has an infinite error
+            error = estimates.std(axis=0, ddof=1) / np.sqrt(len(estimates))
         return Bounds.around(estimates.mean(axis=0), error, len(estimates) - 1)
 
     @staticmethod
