@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks import network_page, prose, response_page
+from benchmarks.cold_starts import waiting
 from benchmarks.report import number, number_range, span
 from nghvi.paper.studies.exhibits import markdown
 from nghvi.storage.file import replaced
@@ -414,6 +415,7 @@ SECTIONS = (
     references,
     textbook,
     peers,
+    waiting,
     predictions,
     networks,
     grouped_tables,
